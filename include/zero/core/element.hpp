@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// Element types: bf16 and half as 2-byte structs, and the open trait that tells the library what an element type is.
+
+#include <bit>
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+
+#include <zero/core/config.hpp>
+
+namespace zero {
+
+namespace detail {
+
+ZERO_HOST_DEVICE constexpr std::uint16_t bf16_bits(float value) noexcept {
+  std::uint32_t const bits = std::bit_cast<std::uint32_t>(value);
+  // Branch-free, so that loops vectorise: round to nearest even, and keep NaN a quiet NaN with its sign.
+  std::uint32_t const rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  std::uint32_t const quiet_nan = (bits >> 16) | 0x0040u;
+  bool const is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  return static_cast<std::uint16_t>(is_nan ? quiet_nan : rounded);
+}
+
+ZERO_HOST_DEVICE constexpr float bf16_value(std::uint16_t bits) noexcept {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+ZERO_HOST_DEVICE constexpr std::uint16_t half_bits(float value) noexcept {
+  std::uint32_t const bits = std::bit_cast<std::uint32_t>(value);
+  std::uint32_t const sign = (bits >> 16) & 0x8000u;
+  std::uint32_t const magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));  // quiet NaN
+  if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);                                // rounds to 2^16 or more
+  if (magnitude >= 0x38800000u) {                                                                                 // normal in half
+    std::uint32_t const rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+    return static_cast<std::uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+  }
+  if (magnitude < 0x33000000u) return static_cast<std::uint16_t>(sign);  // below half of the least denormal
+  std::uint32_t const exponent = magnitude >> 23;                        // 102 .. 112
+  std::uint32_t const mantissa = (magnitude & 0x7fffffu) | 0x800000u;
+  std::uint32_t const shift = 126u - exponent;  // 14 .. 24
+  std::uint32_t const kept = mantissa >> shift;
+  std::uint32_t const rest = mantissa & ((1u << shift) - 1u);
+  std::uint32_t const tie = 1u << (shift - 1u);
+  std::uint32_t const up = (rest > tie || (rest == tie && (kept & 1u) != 0)) ? 1u : 0u;
+  return static_cast<std::uint16_t>(sign | (kept + up));
+}
+
+ZERO_HOST_DEVICE constexpr float half_value(std::uint16_t bits) noexcept {
+  std::uint32_t const sign = (static_cast<std::uint32_t>(bits) & 0x8000u) << 16;
+  std::uint32_t const exponent = (bits >> 10) & 0x1fu;
+  std::uint32_t const mantissa = bits & 0x3ffu;
+  if (exponent == 0x1fu) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
+  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+  float const magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+  return sign != 0 ? -magnitude : magnitude;
+}
+
+}  // namespace detail
+
+/// Brain floating point: the upper 16 bits of an fp32 number (8 bits of significand). Conversion from float rounds to nearest even.
+/// It is a storage type: compute in float.
+struct bf16 {
+  std::uint16_t bits = 0;
+
+  bf16() = default;
+  ZERO_HOST_DEVICE constexpr explicit bf16(float value) noexcept : bits(detail::bf16_bits(value)) {}
+  ZERO_HOST_DEVICE constexpr explicit operator float() const noexcept { return detail::bf16_value(bits); }
+
+  ZERO_HOST_DEVICE static constexpr bf16 from_bits(std::uint16_t bits) noexcept {
+    bf16 result;
+    result.bits = bits;
+    return result;
+  }
+};
+
+/// IEEE 754 binary16: 11 bits of significand, largest finite value 65504. Conversion from float rounds to nearest even.
+/// It is a storage type: compute in float.
+struct half {
+  std::uint16_t bits = 0;
+
+  half() = default;
+  ZERO_HOST_DEVICE constexpr explicit half(float value) noexcept : bits(detail::half_bits(value)) {}
+  ZERO_HOST_DEVICE constexpr explicit operator float() const noexcept { return detail::half_value(bits); }
+
+  ZERO_HOST_DEVICE static constexpr half from_bits(std::uint16_t bits) noexcept {
+    half result;
+    result.bits = bits;
+    return result;
+  }
+};
+
+/// Names an element type at run time: in fingerprints that ranks compare, in messages, later in files.
+enum class ElementType : std::uint8_t { fp32, fp64, bf16, half, int8, uint8, int32, uint32, int64, uint64 };
+
+/// What the library must know of an element type. Specialise it for a type of your own with the layout of a known one (for instance
+/// `__nv_bfloat16`): `type`, `name`, and `compute`, the type in which sums are formed (float for 16-bit types, else the type itself).
+template <class T>
+struct element_traits;
+
+namespace detail {
+
+template <ElementType Type, class Compute>
+struct ElementTraits {
+  static constexpr ElementType type = Type;
+  using compute = Compute;
+};
+
+}  // namespace detail
+
+// clang-format off
+template <> struct element_traits<float> : detail::ElementTraits<ElementType::fp32, float> { static constexpr char const* name = "fp32"; };
+template <> struct element_traits<double> : detail::ElementTraits<ElementType::fp64, double> { static constexpr char const* name = "fp64"; };
+template <> struct element_traits<bf16> : detail::ElementTraits<ElementType::bf16, float> { static constexpr char const* name = "bf16"; };
+template <> struct element_traits<half> : detail::ElementTraits<ElementType::half, float> { static constexpr char const* name = "half"; };
+template <> struct element_traits<std::int8_t> : detail::ElementTraits<ElementType::int8, std::int8_t> { static constexpr char const* name = "int8"; };
+template <> struct element_traits<std::uint8_t> : detail::ElementTraits<ElementType::uint8, std::uint8_t> { static constexpr char const* name = "uint8"; };
+template <> struct element_traits<std::int32_t> : detail::ElementTraits<ElementType::int32, std::int32_t> { static constexpr char const* name = "int32"; };
+template <> struct element_traits<std::uint32_t> : detail::ElementTraits<ElementType::uint32, std::uint32_t> { static constexpr char const* name = "uint32"; };
+template <> struct element_traits<std::int64_t> : detail::ElementTraits<ElementType::int64, std::int64_t> { static constexpr char const* name = "int64"; };
+template <> struct element_traits<std::uint64_t> : detail::ElementTraits<ElementType::uint64, std::uint64_t> { static constexpr char const* name = "uint64"; };
+// clang-format on
+
+/// A type that collectives can move and add: trivially copyable, with `element_traits`.
+template <class T>
+concept Element = std::is_trivially_copyable_v<T> && requires {
+  { element_traits<T>::type } -> std::convertible_to<ElementType>;
+  { element_traits<T>::name } -> std::convertible_to<char const*>;
+  typename element_traits<T>::compute;
+};
+
+/// An element type of real numbers: what parameters, gradients and optimizer states are made of.
+template <class T>
+concept RealElement = Element<T> && std::is_floating_point_v<typename element_traits<T>::compute>;
+
+/// The type in which values of type T are added: float for 16-bit types, T itself otherwise.
+template <Element T>
+using compute_t = typename element_traits<T>::compute;
+
+/// Converts between element types through the types they compute in; rounds to nearest even once, in the last conversion.
+template <Element To, Element From>
+ZERO_HOST_DEVICE constexpr To element_cast(From value) noexcept {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else {
+    return static_cast<To>(static_cast<compute_t<To>>(static_cast<compute_t<From>>(value)));
+  }
+}
+
+}  // namespace zero
