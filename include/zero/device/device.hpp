@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// The concept `Device`: what the library asks of the thing that computes, be it host threads or a GPU.
+
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+
+#include <zero/core/config.hpp>
+#include <zero/device/wait_id.hpp>
+
+namespace zero {
+
+namespace detail {
+
+/// Stands for any functor over an element index.
+struct ElementFunctorProbe {
+  ZERO_HOST_DEVICE void operator()(std::int64_t) const noexcept {}
+};
+
+/// Stands for any functor that one thread runs.
+struct SingleFunctorProbe {
+  ZERO_HOST_DEVICE void operator()() const noexcept {}
+};
+
+}  // namespace detail
+
+/// A device names its streams (`D::Stream`: a view, passed by value, comparable) and its events (`D::Event`: passed by value, a default one
+/// is complete), and itself (`D::name`).
+template <class D>
+concept HasStreamsAndEvents = requires {
+  typename D::Stream;
+  typename D::Event;
+  requires std::is_trivially_copyable_v<typename D::Stream> && std::equality_comparable<typename D::Stream>;
+  requires std::is_trivially_copyable_v<typename D::Event> && std::default_initializable<typename D::Event>;
+  { D::name } -> std::convertible_to<char const*>;
+};
+
+/// `D::record(stream)` marks a point of a stream; `D::wait(stream, event, id)` lets a stream wait for it.
+template <class D>
+concept OrdersStreams = HasStreamsAndEvents<D> && requires(typename D::Stream stream, typename D::Event event) {
+  { D::record(stream) } -> std::same_as<typename D::Event>;
+  D::wait(stream, event, WaitId::user);
+};
+
+/// `D::synchronize(stream)` and `D::synchronize(event)` block the calling thread.
+template <class D>
+concept SynchronizesWithHost = HasStreamsAndEvents<D> && requires(typename D::Stream stream, typename D::Event event) {
+  D::synchronize(stream);
+  D::synchronize(event);
+};
+
+/// `D::copy(stream, to, from, bytes)` and `D::fill(stream, to, n, value)`.
+template <class D>
+concept CopiesMemory =
+    HasStreamsAndEvents<D> && requires(typename D::Stream stream, void* to, void const* from, float* elements, std::int64_t n) {
+      D::copy(stream, to, from, n);
+      D::fill(stream, elements, n, 0.0f);
+    };
+
+/// `D::for_each(stream, n, f)`, `D::accumulate(stream, n, f)` and `D::run(stream, f)` execute functors.
+template <class D>
+concept ExecutesFunctors = HasStreamsAndEvents<D> && requires(typename D::Stream stream, std::int64_t n) {
+  D::for_each(stream, n, detail::ElementFunctorProbe{});
+  D::accumulate(stream, n, detail::ElementFunctorProbe{});
+  D::run(stream, detail::SingleFunctorProbe{});
+};
+
+/// A type without state whose static functions enqueue work: the host (`HostDevice`) or a GPU.
+///
+/// What the syntax does not say:
+/// - **Order.** Work on one stream runs in the order it was enqueued. Work on two streams has no order but what `wait` gives. `wait(stream, event,
+///   id)` holds back only what is enqueued to `stream` afterwards, and does not block the calling thread unless the stream *is* the
+///   calling thread. Nothing else orders or synchronises: no function but `synchronize` waits for the device, none uses a default stream.
+/// - **Memory.** Pointers must stay valid until the work that uses them is done. The source and the destination of `copy` do not overlap, or are the
+///   same. Sizes are in elements of the pointer's type, `copy`'s in bytes; zero is allowed and does nothing. No function allocates.
+/// - **Functors** are trivially copyable and copied into the queue. `for_each` calls f(i) for 0 <= i < n, in any order, also at once: one call must not
+///   depend on another. `accumulate` does the same where calls may add to shared integers (the device makes that sound: in order on the
+///   host, by atomics inside the functor on a GPU). `run` calls f() once, by one thread.
+/// - **Failure.** Work behind a failed operation of a stream does not run. A failed stream refuses later work, and its events carry the failure to
+///   every stream that waits for them and to `synchronize`, which throws the first cause. An event before the failure is a success.
+/// - **Who may call.** Any thread of the host, one thread at a time per stream. Not from inside enqueued work.
+/// - **`id`** names the wait for tests; a device may ignore it.
+template <class D>
+concept Device = HasStreamsAndEvents<D> && OrdersStreams<D> && SynchronizesWithHost<D> && CopiesMemory<D> && ExecutesFunctors<D>;
+
+/// Explains in a sentence what a type lacks to be a `Device`: `static_assert(zero::check_device<MyDevice>());`
+template <class D>
+consteval bool check_device() {
+  static_assert(HasStreamsAndEvents<D>,
+                "zero: a device has member types Stream (trivially copyable, comparable with ==) and Event (trivially copyable, "
+                "default constructible) and a static member name (char const*)");
+  static_assert(OrdersStreams<D>, "zero: a device has static record(Stream) returning its Event, and wait(Stream, Event, zero::WaitId)");
+  static_assert(SynchronizesWithHost<D>, "zero: a device has static synchronize(Stream) and synchronize(Event)");
+  static_assert(CopiesMemory<D>,
+                "zero: a device has static copy(Stream, void* to, void const* from, std::int64_t bytes) and "
+                "fill(Stream, T* to, std::int64_t n, T value)");
+  static_assert(ExecutesFunctors<D>,
+                "zero: a device has static for_each(Stream, std::int64_t n, F), accumulate(Stream, std::int64_t n, F) and run(Stream, F) "
+                "for functors F");
+  return Device<D>;
+}
+
+}  // namespace zero
