@@ -14,7 +14,7 @@ have() {
     doctest) package=doctest-dev; header_exists doctest/doctest.h ;;
     cblas) package=libopenblas-serial-dev; header_exists cblas.h || header_exists openblas-serial/cblas.h || header_exists openblas/cblas.h ;;
     clang) package=clang; clang++ --version ;;
-    clang-format) package=clang-format-14; clang-format-14 --version || clang-format --version | grep -q 'version 14\.' ;;
+    clang-format) package=clang-format-16; clang-format-16 --version || clang-format --version | grep -q 'version 16\.' ;;
     clang-tidy) package=clang-tidy-14; clang-tidy-14 --version || clang-tidy --version ;;
     *) echo "install.sh does not know \`$1\`" >&2; exit 2 ;;
   esac > /dev/null 2>&1
