@@ -12,6 +12,18 @@ namespace zero {
 enum class WaitId : std::uint8_t {
   none,  ///< As an argument: a wait that no test takes out. As an option: take out no wait.
   user,  ///< Waits enqueued by the caller of the library.
+
+  gather_after_compute,           ///< A gather reads shards that were updated, and writes a buffer that was read, on the compute stream.
+  use_after_gather,               ///< Weights are used after their gather.
+  reduce_after_gradients,         ///< A reduction reads gradients that were written on the compute stream.
+  scratch_after_reduce,           ///< Gradients are written to a buffer after the reduction that read it.
+  norm_after_reduce,              ///< The norm and the update read gradients that were reduced on the communication stream.
+  merge_after_norm,               ///< The sums of squares are merged over the ranks after this rank's is complete.
+  decide_after_merge,             ///< The decision of a step reads the merged sum.
+  gather_gradients_after_update,  ///< A gathered gradient overwrites the one that the update before it read.
+  update_after_gather_gradients,  ///< The update reads a gathered gradient.
+  publish_after_update,           ///< Updated parameters are gathered after their update.
+  use_after_publish,              ///< Parameters are used after they were gathered at the end of the step.
 };
 
 }  // namespace zero

@@ -135,7 +135,7 @@ void convert_into(Group& group, StreamOf<Group> stream, TensorRef<T, From> from,
     }
     if constexpr (Rule::communicates) {
       if (g.ranks > 1) {
-        group.enqueue(stream, Rule::template operation<U>(from.data(), to.data(), g, label, factor));
+        if (g.shard_elements > 0) group.enqueue(stream, Rule::template operation<U>(from.data(), to.data(), g, label, factor));
         return;
       }
     }

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// Arithmetic that gives the same bits wherever it runs: products that no compiler fuses into an addition, integer powers, and the attributes
+/// of the loops over elements.
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include <zero/core/config.hpp>
+
+/// Keeps g++ from fusing a product and a sum of one function, and of what is inlined into it, into one operation: with -march=native it would,
+/// and the last bit would depend on how a program was built. clang fuses within one written expression only, which `detail::product` prevents.
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+#define ZERO_NO_CONTRACTION __attribute__((optimize("fp-contract=off")))
+#else
+#define ZERO_NO_CONTRACTION
+#endif
+
+/// Compiles a loop over elements a second time for AVX2, chosen when the program is loaded. Only where it works: g++ with glibc on x86-64, not where
+/// the build asks for AVX2 anyway, not under the threads sanitizer (it crashes before main). AVX2 without FMA: both versions give the same bits.
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__x86_64__) && defined(__GLIBC__) && !defined(__AVX2__) && \
+    !defined(__SANITIZE_THREAD__) && defined(__OPTIMIZE__)
+#define ZERO_TARGET_CLONES __attribute__((target_clones("default", "avx2")))
+#else
+#define ZERO_TARGET_CLONES
+#endif
+
+namespace zero::detail {
+
+/// a b, rounded by itself: on a device never fused with the sum it is used in; on the host see ZERO_NO_CONTRACTION.
+ZERO_HOST_DEVICE constexpr float product(float a, float b) noexcept {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+ZERO_HOST_DEVICE constexpr double product(double a, double b) noexcept {
+#if defined(__CUDA_ARCH__)
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+/// The correctly rounded square root.
+ZERO_HOST_DEVICE inline float square_root(float value) noexcept { return sqrtf(value); }
+ZERO_HOST_DEVICE inline double square_root(double value) noexcept { return ::sqrt(value); }
+
+/// base to the power of a non-negative integer, by repeated squaring: only products, so that hosts and devices agree to the bit, which the
+/// `pow` of two libraries need not.
+ZERO_HOST_DEVICE constexpr double integer_power(double base, std::int64_t exponent) noexcept {
+  double result = 1.0;
+  for (; exponent > 0; exponent >>= 1) {
+    if ((exponent & 1) != 0) result *= base;
+    base *= base;
+  }
+  return result;
+}
+
+/// 2 to the power of an exponent in [-1022, 1023].
+ZERO_HOST_DEVICE constexpr double power_of_two(int exponent) noexcept {
+  return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
+}
+
+/// Whether a number is neither infinite nor NaN, from its bits: with -ffinite-math-only compilers take `std::isfinite` for true.
+ZERO_HOST_DEVICE constexpr bool is_finite(double value) noexcept {
+  return (std::bit_cast<std::uint64_t>(value) & 0x7ff0000000000000u) != 0x7ff0000000000000u;
+}
+
+}  // namespace zero::detail

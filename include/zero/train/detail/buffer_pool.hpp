@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// Buffers that are used again: for each size as many as were ever in use at once, and what that comes to, also in constant expressions.
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <zero/core/element.hpp>
+#include <zero/device/memory.hpp>
+
+namespace zero::detail {
+
+/// Which buffers a pool has and which are in use: the policy alone, so that the plan is made by the code that runs.
+class PoolShape {
+public:
+  static constexpr int none = -1;
+
+  /// A free buffer of exactly that size, or `none`.
+  [[nodiscard]] constexpr int find(std::int64_t elements) const noexcept {
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      if (!slots_[i].in_use && slots_[i].elements == elements) return static_cast<int>(i);
+    }
+    return none;
+  }
+  constexpr int add(std::int64_t elements) {
+    slots_.push_back({elements, false});
+    return static_cast<int>(slots_.size()) - 1;
+  }
+  constexpr void take(int slot) noexcept { slots_[static_cast<std::size_t>(slot)].in_use = true; }
+  constexpr void give_back(int slot) noexcept { slots_[static_cast<std::size_t>(slot)].in_use = false; }
+
+  /// Takes a buffer of that size, a new one if none is free.
+  constexpr int acquire(std::int64_t elements) {
+    int slot = find(elements);
+    if (slot == none) slot = add(elements);
+    take(slot);
+    return slot;
+  }
+  /// Elements of all buffers, in use or not.
+  [[nodiscard]] constexpr std::int64_t elements() const noexcept {
+    std::int64_t sum = 0;
+    for (Slot const& slot : slots_) sum += slot.elements;
+    return sum;
+  }
+  [[nodiscard]] constexpr std::int64_t elements(int slot) const noexcept { return slots_[static_cast<std::size_t>(slot)].elements; }
+
+private:
+  struct Slot {
+    std::int64_t elements;
+    bool in_use;
+  };
+  std::vector<Slot> slots_;
+};
+
+/// The buffers themselves, each with the event after which it may be written again.
+template <Element T, class Device>
+class BufferPool {
+public:
+  using Event = typename Device::Event;
+
+  BufferPool(MemoryResource& memory, Purpose purpose) noexcept : memory_(&memory), purpose_(purpose) {}
+
+  /// Takes a buffer; `ready(slot)` is the event that it still waits for.
+  /// @throws MemoryError; the pool is then as before.
+  int acquire(std::int64_t elements) {
+    int slot = shape_.find(elements);
+    if (slot == PoolShape::none) {
+      buffers_.reserve(buffers_.size() + 1);
+      ready_.reserve(ready_.size() + 1);
+      Buffer<T> buffer(*memory_, elements, purpose_);
+      slot = shape_.add(elements);
+      buffers_.push_back(std::move(buffer));
+      ready_.push_back(Event{});
+    }
+    shape_.take(slot);
+    return slot;
+  }
+  /// Gives a buffer back; whoever takes it next waits for `ready`.
+  void release(int slot, Event ready = Event{}) noexcept {
+    ready_[static_cast<std::size_t>(slot)] = ready;
+    shape_.give_back(slot);
+  }
+  [[nodiscard]] T* data(int slot) noexcept { return buffers_[static_cast<std::size_t>(slot)].data(); }
+  [[nodiscard]] Event ready(int slot) const noexcept { return ready_[static_cast<std::size_t>(slot)]; }
+  [[nodiscard]] std::int64_t elements(int slot) const noexcept { return shape_.elements(slot); }
+
+private:
+  MemoryResource* memory_;
+  Purpose purpose_;
+  PoolShape shape_;
+  std::vector<Buffer<T>> buffers_;
+  std::vector<Event> ready_;
+};
+
+}  // namespace zero::detail

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// Rule 1 of a stage: on use, parameters become Replicated. Which segments are resident, for whom, and where.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include <zero/comm/communicator.hpp>
+#include <zero/comm/operations.hpp>
+#include <zero/device/memory.hpp>
+#include <zero/layout/partition.hpp>
+#include <zero/tensor/conversion.hpp>
+#include <zero/train/detail/buffer_pool.hpp>
+#include <zero/train/detail/parameter_storage.hpp>
+#include <zero/train/detail/stream_pair.hpp>
+#include <zero/train/detail/use_tracker.hpp>
+#include <zero/train/unit_view.hpp>
+
+namespace zero::detail {
+
+/// A byte pattern that is NaN in every floating-point type, over memory that nobody may read any more.
+template <class T>
+[[nodiscard]] T poison_value() noexcept {
+  T value;
+  std::memset(&value, 0xff, sizeof(T));
+  return value;
+}
+
+/// Where each parameter's data begins for each unit that uses it: the tables behind `UnitView`.
+template <class T>
+class PointerTables {
+public:
+  explicit PointerTables(ParameterLayout const& layout) : layout_(&layout) {
+    std::size_t total = 0;
+    for (Unit unit : layout.units()) {
+      begin_.push_back(total);
+      total += layout.parameters(unit).size();
+    }
+    pointers_.assign(total, nullptr);
+  }
+  [[nodiscard]] UnitView<T> view(Unit unit) const noexcept { return {*layout_, unit, pointers_.data() + begin_[static_cast<std::size_t>(to_index(unit))]}; }
+
+  /// Points the unit's parameters that lie in that segment into `data`, the whole segment.
+  void set(Partition const& partition, Unit unit, SegmentId segment, T* data) {
+    auto const ids = layout_->parameters(unit);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (partition.segment_of(ids[i]) == segment) {
+        pointers_[begin_[static_cast<std::size_t>(to_index(unit))] + i] = data + partition.offset_of(ids[i]);
+      }
+    }
+  }
+
+private:
+  ParameterLayout const* layout_;
+  std::vector<std::size_t> begin_;
+  std::vector<T*> pointers_;
+};
+
+/// Gathers segments when a unit is used, and keeps each until the last scope that needs it, and within a forward or a backward the last unit
+/// that is declared to use it, has let go of it. Where parameters are Replicated, or there is one rank, it hands out views and does nothing.
+template <Stage S, PrecisionPolicy P, class Group>
+class Residency {
+public:
+  using Device = typename Group::Device;
+  using parameter = typename P::parameter;
+  using Rule = Conversion<typename S::parameters, Replicated>;
+
+  Residency(Partition const& partition, ParameterStorage<S, P>& storage, Group& group, StreamPair<Device> const& streams, MemoryResource& memory,
+            bool poison)
+      : partition_(&partition),
+        storage_(&storage),
+        group_(&group),
+        streams_(&streams),
+        pool_(memory, Purpose::gathered),
+        tables_(partition.layout()),
+        uses_(partition),
+        segments_(static_cast<std::size_t>(partition.segment_count())),
+        open_(static_cast<std::size_t>(partition.layout().unit_count()), 0),
+        gathers_(Rule::communicates && group.size() > 1),
+        poison_(poison) {
+    if (gathers_) return;
+    for (Unit unit : partition.layout().units()) {
+      for (SegmentId segment : partition.segments(unit)) tables_.set(partition, unit, segment, storage.parameters(segment).data());
+    }
+  }
+
+  [[nodiscard]] UnitView<parameter const> view(Unit unit) const noexcept { return tables_.view(unit); }
+
+  void acquire(Unit unit) {
+    auto const segments = partition_->segments(unit);
+    std::size_t done = 0;
+    try {
+      for (; gathers_ && done < segments.size(); ++done) gather(unit, segments[done]);
+    } catch (...) {
+      for (std::size_t i = 0; i < done; ++i) --state(segments[i]).open;
+      throw;
+    }
+    ++open_[static_cast<std::size_t>(to_index(unit))];
+  }
+
+  void release(Unit unit) noexcept {
+    --open_[static_cast<std::size_t>(to_index(unit))];
+    if (!gathers_) return;
+    for (SegmentId segment : partition_->segments(unit)) {
+      bool const phase_over = uses_.mark(segment, unit);
+      if (phase_over) state(segment).wanted = false;
+      if (--state(segment).open == 0 && !state(segment).wanted) let_go(segment);
+    }
+  }
+
+  /// The end of a pass: nothing is kept for a later use any more.
+  void end_phase() noexcept {
+    for (SegmentId segment : partition_->segments()) {
+      state(segment).wanted = false;
+      if (state(segment).slot != PoolShape::none && state(segment).open == 0) let_go(segment);
+    }
+  }
+
+  /// A unit with an open scope, or -1.
+  [[nodiscard]] std::int32_t open_unit() const noexcept {
+    for (std::size_t i = 0; i < open_.size(); ++i) {
+      if (open_[i] != 0) return static_cast<std::int32_t>(i);
+    }
+    return -1;
+  }
+
+private:
+  struct State {
+    int slot = PoolShape::none;
+    std::int32_t open = 0;  // scopes that hold the segment
+    bool wanted = false;    // a declared use is still to come in this phase
+  };
+
+  [[nodiscard]] State& state(SegmentId id) noexcept { return segments_[static_cast<std::size_t>(to_index(id))]; }
+
+  void gather(Unit unit, SegmentId segment) {
+    State& s = state(segment);
+    if (s.slot == PoolShape::none) {
+      auto const shard = storage_->parameters(segment);
+      int const slot = pool_.acquire(partition_->segment(segment).padded_elements);
+      try {
+        // After the last writer of the shard and the last reader of the buffer, both of which compute.
+        streams_->communication_after_compute(WaitId::gather_after_compute);
+        convert_into(*group_, streams_->communication(), shard, TensorRef<parameter, Replicated>{pool_.data(slot), shard.geometry()},
+                     Label{Subject::parameters, to_index(segment)});
+        streams_->compute_after_communication(WaitId::use_after_gather);
+      } catch (...) {
+        pool_.release(slot);
+        throw;
+      }
+      s.slot = slot;
+      s.wanted = true;
+      uses_.clear(segment);
+    }
+    tables_.set(*partition_, unit, segment, pool_.data(s.slot));
+    ++s.open;
+  }
+
+  void let_go(SegmentId segment) noexcept {
+    State& s = state(segment);
+    if (poison_) {
+      try {
+        Device::fill(streams_->compute(), pool_.data(s.slot), pool_.elements(s.slot), poison_value<parameter>());
+      } catch (...) {  // the stream has failed: whoever waits for it gets the cause
+      }
+    }
+    pool_.release(s.slot);
+    s.slot = PoolShape::none;
+    uses_.clear(segment);
+  }
+
+  Partition const* partition_;
+  ParameterStorage<S, P>* storage_;
+  Group* group_;
+  StreamPair<Device> const* streams_;
+  BufferPool<parameter, Device> pool_;
+  PointerTables<parameter const> tables_;
+  UseTracker uses_;
+  std::vector<State> segments_;
+  std::vector<std::int32_t> open_;
+  bool gathers_;
+  bool poison_;
+};
+
+}  // namespace zero::detail

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// Which of the units that use a segment have done so: a tied segment stays resident, and unreduced, until the last of them has.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <zero/layout/partition.hpp>
+
+namespace zero::detail {
+
+/// One mark for each pair of a segment and a unit that uses it.
+class UseTracker {
+public:
+  constexpr explicit UseTracker(Partition const& partition) : partition_(&partition) {
+    std::int32_t total = 0;
+    for (SegmentId segment : partition.segments()) {
+      begin_.push_back(total);
+      total += static_cast<std::int32_t>(partition.users(segment).size());
+    }
+    marks_.assign(static_cast<std::size_t>(total), 0);
+  }
+
+  /// Marks the pair. @returns whether every user of the segment is marked now.
+  constexpr bool mark(SegmentId segment, Unit unit) {
+    bool all = true;
+    auto const users = partition_->users(segment);
+    for (std::size_t i = 0; i < users.size(); ++i) {
+      unsigned char& flag = marks_[first(segment) + i];
+      if (users[i] == unit) flag = 1;
+      all = all && flag != 0;
+    }
+    return all;
+  }
+  [[nodiscard]] constexpr bool any(SegmentId segment) const {
+    for (std::size_t i = 0; i < partition_->users(segment).size(); ++i) {
+      if (marks_[first(segment) + i] != 0) return true;
+    }
+    return false;
+  }
+  constexpr void clear(SegmentId segment) {
+    for (std::size_t i = 0; i < partition_->users(segment).size(); ++i) marks_[first(segment) + i] = 0;
+  }
+  constexpr void clear() noexcept {
+    for (unsigned char& flag : marks_) flag = 0;
+  }
+
+private:
+  [[nodiscard]] constexpr std::size_t first(SegmentId segment) const noexcept {
+    return static_cast<std::size_t>(begin_[static_cast<std::size_t>(to_index(segment))]);
+  }
+
+  Partition const* partition_;
+  std::vector<std::int32_t> begin_;
+  std::vector<unsigned char> marks_;
+};
+
+}  // namespace zero::detail
