@@ -35,7 +35,7 @@ missing_packages() {
 }
 
 # apt-get's own errors, without the addresses it talks to.
-apt_errors() { grep -E '^(E|W|Err)' "$1" | sed -E 's#(https?|ftp)://[^ ]*#<mirror>#g; s/'"'"'[a-z0-9.-]+\.[a-z]+'"'"'/<mirror>/g; s/^(Err:[0-9]+) .*/\1 <mirror>/' | head -n 20; }
+apt_errors() { grep -E '^[EW]:' "$1" | sed -E 's#(https?|ftp)://[^ ]*#<mirror>#g; s/'"'"'[a-z0-9.-]+\.[a-z]+'"'"'/<mirror>/g' | head -n 20; }
 
 require() {
   local missing as_root log
@@ -58,11 +58,9 @@ require() {
   echo "installing: $missing"
   log=$(mktemp)
   local apt="$as_root DEBIAN_FRONTEND=noninteractive apt-get -q -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0"
-  # An update may fail in part where some source is out of reach; whether it mattered shows in the install.
+  # An update may fail in part where some source is out of reach: whether that mattered shows in the installation.
   # shellcheck disable=SC2086
-  $apt update > "$log" 2>&1 < /dev/null || apt_errors "$log" >&2
-  # shellcheck disable=SC2086
-  if ! $apt install -y --no-install-recommends $missing > "$log" 2>&1 < /dev/null; then
+  if ! { $apt update; $apt install -y --no-install-recommends $missing; } > "$log" 2>&1 < /dev/null; then
     apt_errors "$log" >&2
     echo "apt-get could not install: $missing" >&2
     rm -f "$log"
