@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
-/// Arithmetic that gives the same bits wherever it runs: products that no compiler fuses into an addition, integer powers, and the attributes
-/// of the loops over elements.
+/// Arithmetic that gives the same bits wherever it runs: products that no compiler fuses into an addition, integer powers, and the
+/// attributes of the loops over elements.
 
 #include <bit>
 #include <cmath>
@@ -10,16 +10,18 @@
 
 #include <zero/core/config.hpp>
 
-/// Keeps g++ from fusing a product and a sum of one function, and of what is inlined into it, into one operation: with -march=native it would,
-/// and the last bit would depend on how a program was built. clang fuses within one written expression only, which `detail::product` prevents.
+/// Keeps g++ from fusing a product and a sum of one function, and of what is inlined into it, into one operation: with -march=native it
+/// would, and the last bit would depend on how a program was built. clang fuses within one written expression only, which `detail::product`
+/// prevents.
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #define ZERO_NO_CONTRACTION __attribute__((optimize("fp-contract=off")))
 #else
 #define ZERO_NO_CONTRACTION
 #endif
 
-/// Compiles a loop over elements a second time for AVX2, chosen when the program is loaded. Only where it works: g++ with glibc on x86-64, not where
-/// the build asks for AVX2 anyway, not under the threads sanitizer (it crashes before main). AVX2 without FMA: both versions give the same bits.
+/// Compiles a loop over elements a second time for AVX2, chosen when the program is loaded. Only where it works: g++ with glibc on x86-64,
+/// not where the build asks for AVX2 anyway, not under the threads sanitizer (it crashes before main). AVX2 without FMA: both versions give
+/// the same bits.
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__x86_64__) && defined(__GLIBC__) && !defined(__AVX2__) && \
     !defined(__SANITIZE_THREAD__) && defined(__OPTIMIZE__)
 #define ZERO_TARGET_CLONES __attribute__((target_clones("default", "avx2")))
@@ -27,10 +29,18 @@
 #define ZERO_TARGET_CLONES
 #endif
 
+/// Inlines helpers also into functions that are compiled with other floating-point flags than their own (see the attributes above and
+/// ZERO_FIXED_ORDER), which g++ else refuses: it would keep a copy that follows the user's flags.
+#if defined(__GNUC__) || defined(__clang__)
+#define ZERO_INLINE __attribute__((always_inline)) inline
+#else
+#define ZERO_INLINE inline
+#endif
+
 namespace zero::detail {
 
 /// a b, rounded by itself: on a device never fused with the sum it is used in; on the host see ZERO_NO_CONTRACTION.
-ZERO_HOST_DEVICE constexpr float product(float a, float b) noexcept {
+ZERO_HOST_DEVICE ZERO_INLINE constexpr float product(float a, float b) noexcept {
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(a, b);
 #else
@@ -38,7 +48,7 @@ ZERO_HOST_DEVICE constexpr float product(float a, float b) noexcept {
 #endif
 }
 
-ZERO_HOST_DEVICE constexpr double product(double a, double b) noexcept {
+ZERO_HOST_DEVICE ZERO_INLINE constexpr double product(double a, double b) noexcept {
 #if defined(__CUDA_ARCH__)
   return __dmul_rn(a, b);
 #else
@@ -47,8 +57,8 @@ ZERO_HOST_DEVICE constexpr double product(double a, double b) noexcept {
 }
 
 /// The correctly rounded square root.
-ZERO_HOST_DEVICE inline float square_root(float value) noexcept { return sqrtf(value); }
-ZERO_HOST_DEVICE inline double square_root(double value) noexcept { return ::sqrt(value); }
+ZERO_HOST_DEVICE ZERO_INLINE float square_root(float value) noexcept { return sqrtf(value); }
+ZERO_HOST_DEVICE ZERO_INLINE double square_root(double value) noexcept { return ::sqrt(value); }
 
 /// base to the power of a non-negative integer, by repeated squaring: only products, so that hosts and devices agree to the bit, which the
 /// `pow` of two libraries need not.

@@ -13,20 +13,21 @@
 
 namespace zero {
 
-/// The exact sum of non-negative fp64 numbers, as a fixed-point number in `Limbs` 64-bit words of which each carries 32 bits of its weight and has
-/// 31 bits of room for additions, and a count of what was infinite or NaN. The words are plain integers: ranks merge by an integer
-/// sum of all `word_count` of them, in any order, and a device may add with atomics. (A small superaccumulator: Kulisch and Miranker, "Computer
-/// Arithmetic in Theory and Practice", 1981; the limbs with room as in Neal, "Fast exact summation using small and large superaccumulators", arXiv 1505.05571.)
+/// The exact sum of non-negative fp64 numbers, as a fixed-point number in `Limbs` 64-bit words of which each carries 32 bits of its weight
+/// and has 31 bits of room for additions, and a count of what was infinite or NaN. The words are plain integers: ranks merge by an integer
+/// sum of all `word_count` of them, in any order, and a device may add with atomics. (A small superaccumulator: Kulisch and Miranker,
+/// "Computer Arithmetic in Theory and Practice", 1981; the limbs with room as in Neal, "Fast exact summation using small and large
+/// superaccumulators", arXiv 1505.05571.)
 ///
-/// It covers 2^-(16 Limbs) .. 2^(16 Limbs). 20 limbs hold any sum of squares of fp32 or 16-bit numbers (2^-298 .. 2^319 for up to 2^63 elements);
-/// 68 limbs hold any sum of finite fp64 numbers. The start is all zero bytes.
+/// It covers 2^-(16 Limbs) .. 2^(16 Limbs). 20 limbs hold any sum of squares of fp32 or 16-bit numbers (2^-298 .. 2^319 for up to 2^63
+/// elements); 68 limbs hold any sum of finite fp64 numbers. The start is all zero bytes.
 template <int Limbs>
 struct ExactSum {
   static_assert(Limbs >= 4);
 
-  static constexpr int limb_count = Limbs;                    ///< 32 bits each, least significant first
-  static constexpr int word_count = Limbs + 1;                ///< the limbs, then the count of non-finite numbers
-  static constexpr int lowest_exponent = -16 * Limbs;         ///< the weight of the lowest bit
+  static constexpr int limb_count = Limbs;                                     ///< 32 bits each, least significant first
+  static constexpr int word_count = Limbs + 1;                                 ///< the limbs, then the count of non-finite numbers
+  static constexpr int lowest_exponent = -16 * Limbs;                          ///< the weight of the lowest bit
   static constexpr std::int64_t adds_between_carries = std::int64_t{1} << 30;  ///< `add` at most this often between two `carry`
 
   std::int64_t words[word_count];
@@ -38,7 +39,8 @@ struct ExactSum {
     std::int64_t non_finite;
   };
 
-  /// Splits a non-negative number. Bits below the range are dropped (there are none in squares of fp32), numbers above it count as non-finite.
+  /// Splits a non-negative number. Bits below the range are dropped (there are none in squares of fp32), numbers above it count as
+  /// non-finite.
   [[nodiscard]] ZERO_HOST_DEVICE static constexpr Parts parts(double value) noexcept {
     std::uint64_t const bits = std::bit_cast<std::uint64_t>(value);
     int const field = static_cast<int>((bits >> 52) & 0x7ffu);
@@ -53,7 +55,8 @@ struct ExactSum {
     int const shift = position % 32;
     std::uint64_t const low = mantissa << shift;
     std::uint64_t const high = shift == 0 ? 0 : mantissa >> (64 - shift);
-    return Parts{position / 32, {static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(low >> 32), static_cast<std::uint32_t>(high)}, 0};
+    return Parts{
+        position / 32, {static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(low >> 32), static_cast<std::uint32_t>(high)}, 0};
   }
 
   /// Adds a non-negative number exactly. Call `carry` at least once in `adds_between_carries` calls.
@@ -133,8 +136,9 @@ private:
   }
 };
 
-/// The exact sum that holds the squares of gradients of type T: 20 limbs (168 bytes with the count) where they are added in fp32, 68 (552 bytes) for fp64.
-/// A square beyond fp64's range (a gradient above 1.3e154) counts as non-finite; one below it (under 1.5e-154) loses bits or is 0.
+/// The exact sum that holds the squares of gradients of type T: 20 limbs (168 bytes with the count) where they are added in fp32, 68 (552
+/// bytes) for fp64. A square beyond fp64's range (a gradient above 1.3e154) counts as non-finite; one below it (under 1.5e-154) loses bits
+/// or is 0.
 template <RealElement T>
 using exact_square_sum_t = ExactSum<std::is_same_v<compute_t<T>, double> ? 68 : 20>;
 

@@ -17,7 +17,9 @@ namespace zero {
 namespace detail {
 
 template <class O>
-concept HasAt = requires(O const& optimizer, std::int64_t step) { optimizer.at(step); };
+concept HasAt = requires(O const& optimizer, std::int64_t step) {
+  optimizer.at(step);
+};
 
 template <class O>
 struct UpdateOf {
@@ -76,16 +78,18 @@ template <class O>
 
 /// An optimizer: a trivially copyable functor whose members are its options. It has
 /// - `static constexpr int states`: how many values it keeps for each element, all 0 before the first step;
-/// - a call `(Real& parameter, Real gradient, Real&... states) const` that updates one element of the master parameters, given the gradient after
-///   all factors (mean, clipping). It is marked ZERO_HOST_DEVICE, does not depend on the element's position, and has no side effects;
-/// - optionally `at(std::int64_t step) const`, marked the same way, evaluated once a step by one thread, on the device where the states are: it
-///   returns what is called instead, with everything that is the same for all elements (bias corrections, schedules). `step` is 1 for the first
-///   step that is applied. Use only + - * / sqrt and integer powers there: the `pow` and `cos` of a device need not match the host's.
+/// - a call `(Real& parameter, Real gradient, Real&... states) const` that updates one element of the master parameters, given the gradient
+///   after all factors (mean, clipping). It is marked ZERO_HOST_DEVICE, does not depend on the element's position, and has no side effects;
+/// - optionally `at(std::int64_t step) const`, marked the same way, evaluated once a step by one thread, on the device where the states
+///   are: it returns what is called instead, with everything that is the same for all elements (bias corrections, schedules). `step` is 1
+///   for the first step that is applied. Use only + - * / sqrt and integer powers there: the `pow` and `cos` of a device need not match the
+///   host's.
 ///
 /// `Real` is the type of the master parameters: float, or double where the precision says so.
 template <class O, class Real = float>
 concept Optimizer = std::is_trivially_copyable_v<O> && detail::HasStates<O> && std::is_trivially_copyable_v<update_t<O>> &&
-                    detail::accepts<update_t<O>, Real&, Real, Real&, O::states>() && detail::takes_references<update_t<O>, Real, O::states>();
+                    detail::accepts<update_t<O>, Real&, Real, Real&, O::states>() &&
+                    detail::takes_references<update_t<O>, Real, O::states>();
 
 /// Explains, one sentence a requirement, why a type is not an optimizer. True where it is one.
 template <class O, class Real = float>
@@ -98,10 +102,11 @@ consteval bool check_optimizer() {
     static_assert(std::is_trivially_copyable_v<update_t<O>>,
                   "zero: what an optimizer's at(step) returns is kept on the device as bytes, so it must be trivially copyable");
     constexpr bool accepts = detail::accepts<update_t<O>, Real&, Real, Real&, O::states>();
-    static_assert(accepts,
-                  "zero: an optimizer, or what its at(step) returns, must be callable as (Real& parameter, Real gradient, Real&... states) const, "
-                  "with as many states as its member states says and with the type of the master parameters (float unless the precision says "
-                  "double)");
+    static_assert(
+        accepts,
+        "zero: an optimizer, or what its at(step) returns, must be callable as (Real& parameter, Real gradient, Real&... states) const, "
+        "with as many states as its member states says and with the type of the master parameters (float unless the precision says "
+        "double)");
     if constexpr (accepts) {
       static_assert(detail::takes_references<update_t<O>, Real, O::states>(),
                     "zero: an optimizer must take the parameter and the states by reference, as Real&: it changes them");
@@ -154,9 +159,9 @@ struct MomentumSGD {
 ///   m <- m + (1 - beta1) (g - m)
 ///   v <- beta2 v + (1 - beta2) g g
 ///   p <- p - (learning_rate / (1 - beta1^t)) m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
-/// Loshchilov and Hutter, "Decoupled Weight Decay Regularization", arXiv 1711.05101, algorithm 2, with the schedule inside of the learning rate;
-/// Kingma and Ba, "Adam", arXiv 1412.6980, algorithm 1. Same operations in the same order as torch.optim.AdamW. The options are fp64 and what is
-/// constant over the elements is computed in fp64: in fp32 alone 1 - beta2 would be wrong by 1e-5.
+/// Loshchilov and Hutter, "Decoupled Weight Decay Regularization", arXiv 1711.05101, algorithm 2, with the schedule inside of the learning
+/// rate; Kingma and Ba, "Adam", arXiv 1412.6980, algorithm 1. Same operations in the same order as torch.optim.AdamW. The options are fp64
+/// and what is constant over the elements is computed in fp64: in fp32 alone 1 - beta2 would be wrong by 1e-5.
 struct AdamW {
   double learning_rate = 1e-3;
   double beta1 = 0.9;

@@ -24,22 +24,22 @@ struct StepRules {
   bool skip_non_finite = true;
 };
 
-/// A step's decision, and how often one was applied. It lives where the gradients are, is written by `decide` (one thread) and read by the loop over
-/// the elements: the host need not wait for it. Plain numbers; all zero bytes are a valid start.
+/// A step's decision, and how often one was applied. It lives where the gradients are, is written by `decide` (one thread) and read by the
+/// loop over the elements: the host need not wait for it. Plain numbers; all zero bytes are a valid start.
 struct StepState {
-  double norm;                    ///< L2 norm of the whole gradient after the factor, before clipping; -1 where it was not measured
-  double coefficient;             ///< of clipping: 1, or max_norm / norm; 0 where the step is skipped
-  double multiplier;              ///< factor times coefficient: what each gradient element is multiplied with, rounded to the master type
-  std::int64_t non_finite_blocks; ///< blocks of 128 elements with an infinite or NaN gradient
-  std::int64_t applied_steps;     ///< decisions so far that said apply, this one included
-  std::int64_t skipped_steps;     ///< decisions so far that said skip, this one included
-  std::int64_t apply;             ///< 1: the step changes parameters and states; 0: it leaves them as they are
+  double norm;                     ///< L2 norm of the whole gradient after the factor, before clipping; -1 where it was not measured
+  double coefficient;              ///< of clipping: 1, or max_norm / norm; 0 where the step is skipped
+  double multiplier;               ///< factor times coefficient: what each gradient element is multiplied with, rounded to the master type
+  std::int64_t non_finite_blocks;  ///< blocks of 128 elements with an infinite or NaN gradient
+  std::int64_t applied_steps;      ///< decisions so far that said apply, this one included
+  std::int64_t skipped_steps;      ///< decisions so far that said skip, this one included
+  std::int64_t apply;              ///< 1: the step changes parameters and states; 0: it leaves them as they are
 };
 
 /// Decides a step from the exact sum of squares over all ranks. Order: reduce, factor, norm, clip, step. All factors are combined in fp64.
 ///   norm = sqrt(sum) |factor|;  coefficient = 1 if norm <= max_norm, else max_norm / norm (no epsilon);  multiplier = factor coefficient
-/// An infinite or NaN gradient (or factor) gives a norm that is no number: the step is skipped with coefficient 0, or, where the rules say not
-/// to skip, applied without clipping.
+/// An infinite or NaN gradient (or factor) gives a norm that is no number: the step is skipped with coefficient 0, or, where the rules say
+/// not to skip, applied without clipping.
 ///
 /// @param state where the decision is written; its counts go on from what they were
 /// @param square_sum merged over all ranks; of the gradients before the factor
@@ -61,7 +61,8 @@ ZERO_HOST_DEVICE inline void decide(StepState& state, ExactSum<Limbs> const& squ
   state.skipped_steps += apply ? 0 : 1;
 }
 
-/// Decides a step whose gradients nobody measured, because the rules neither clip nor skip: it is applied with the factor alone; the norm is -1.
+/// Decides a step whose gradients nobody measured, because the rules neither clip nor skip: it is applied with the factor alone; the norm
+/// is -1.
 ZERO_HOST_DEVICE inline void decide(StepState& state, StepRules const& rules) {
   state.norm = -1;
   state.coefficient = 1;
@@ -71,8 +72,8 @@ ZERO_HOST_DEVICE inline void decide(StepState& state, StepRules const& rules) {
   ++state.applied_steps;
 }
 
-/// An optimizer's own part of a step: how many steps it has applied, and the constants of the current one. Several optimizers can follow one decision.
-/// It lives beside the optimizer's states; all zero bytes are a valid start.
+/// An optimizer's own part of a step: how many steps it has applied, and the constants of the current one. Several optimizers can follow
+/// one decision. It lives beside the optimizer's states; all zero bytes are a valid start.
 template <class O>
 struct UpdateState {
   std::int64_t applied_steps;  ///< steps this optimizer has applied, the current one included
@@ -82,7 +83,8 @@ struct UpdateState {
   static_assert(std::is_trivially_copyable_v<update_t<O>>);
 };
 
-/// Follows a decision, by one thread before the loop over the elements: counts, and where the step is applied evaluates `optimizer.at(step)`.
+/// Follows a decision, by one thread before the loop over the elements: counts, and where the step is applied evaluates
+/// `optimizer.at(step)`.
 template <class O>
 ZERO_HOST_DEVICE inline void advance(UpdateState<O>& state, O const& optimizer, StepState const& decision) {
   if (decision.apply == 0) {
