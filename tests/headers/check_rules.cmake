@@ -8,7 +8,9 @@ cmake_minimum_required(VERSION 3.25)
 set(banned iostream ranges functional regex map condition_variable source_location format)
 # Avoided: each use is a decision, and stands here as <file>:<header>.
 set(avoided algorithm mutex chrono)
-set(allowed "")
+set(allowed
+  zero/device/host_stream_core.hpp:chrono  # delays a stream for so many microseconds
+)
 
 set(violations "")
 macro(violation text)
