@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// Checks of one collective's arguments that need no other rank: counts, pointers, overlap, root, factor.
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <type_traits>
+
+#include <zero/comm/operations.hpp>
+#include <zero/core/element.hpp>
+#include <zero/core/error.hpp>
+
+namespace zero::detail {
+
+/// Throws in the name of one operation.
+template <class Operation>
+[[noreturn]] void refuse(std::string const& what, SourceLocation where, int rank) {
+  throw UsageError(std::string(Operation::name) + ": " + what, where, rank);
+}
+
+/// True if two ranges of elements share memory.
+template <class T>
+[[nodiscard]] bool overlap(T const* a, std::int64_t a_count, T const* b, std::int64_t b_count) noexcept {
+  auto const a_begin = reinterpret_cast<std::uintptr_t>(a);
+  auto const b_begin = reinterpret_cast<std::uintptr_t>(b);
+  auto const bytes = [](std::int64_t count) { return static_cast<std::uintptr_t>(count) * sizeof(T); };
+  return a_count > 0 && b_count > 0 && a_begin < b_begin + bytes(b_count) && b_begin < a_begin + bytes(a_count);
+}
+
+template <class Operation>
+void check_count(Operation const& operation, int parts, SourceLocation where, int rank) {
+  if (operation.count < 0) refuse<Operation>("the count is " + std::to_string(operation.count), where, rank);
+  constexpr auto bytes = static_cast<std::int64_t>(sizeof(typename Operation::element));
+  if (operation.count > std::numeric_limits<std::int64_t>::max() / bytes / parts) {
+    refuse<Operation>("a count of " + std::to_string(operation.count) + " does not fit into an address space", where, rank);
+  }
+}
+
+template <class Operation>
+void check_pointers(Operation const& operation, SourceLocation where, int rank) {
+  if (operation.count == 0) return;
+  if (operation.send == nullptr || operation.receive == nullptr) {
+    refuse<Operation>(std::string(operation.send == nullptr ? "send" : "receive") + " is null, the count is " + std::to_string(operation.count), where, rank);
+  }
+}
+
+template <class Operation>
+void check_factor(Operation const& operation, SourceLocation where, int rank) {
+  constexpr bool scales = RealElement<typename Operation::element> && std::is_same_v<typename Operation::reduction, Sum>;
+  if (!scales && operation.factor != 1.0f) refuse<Operation>("only sums of real elements take a factor other than 1", where, rank);
+}
+
+template <Element T>
+void check_arguments(AllGather<T> const& o, int ranks, int rank, SourceLocation where) {
+  check_count(o, ranks, where, rank);
+  check_pointers(o, where, rank);
+  if (overlap(o.send, o.count, o.receive, ranks * o.count) && o.send != o.receive + rank * o.count) {
+    refuse<AllGather<T>>("send overlaps with receive and is not receive + rank * count, the place of this rank's part", where, rank);
+  }
+}
+
+template <Element T, class Op>
+void check_arguments(ReduceScatter<T, Op> const& o, int ranks, int rank, SourceLocation where) {
+  check_count(o, ranks, where, rank);
+  check_pointers(o, where, rank);
+  check_factor(o, where, rank);
+  if (overlap<T>(o.send, ranks * o.count, o.receive, o.count) && o.receive != o.send + rank * o.count) {
+    refuse<ReduceScatter<T, Op>>("receive overlaps with send and is not send + rank * count, the place of this rank's part", where, rank);
+  }
+}
+
+template <Element T, class Op>
+void check_arguments(AllReduce<T, Op> const& o, int, int rank, SourceLocation where) {
+  check_count(o, 1, where, rank);
+  check_pointers(o, where, rank);
+  check_factor(o, where, rank);
+  if (overlap<T>(o.send, o.count, o.receive, o.count) && o.send != o.receive) {
+    refuse<AllReduce<T, Op>>("send and receive overlap and are not the same", where, rank);
+  }
+}
+
+template <Element T>
+void check_arguments(Broadcast<T> const& o, int ranks, int rank, SourceLocation where) {
+  check_count(o, 1, where, rank);
+  if (o.count > 0 && o.buffer == nullptr) refuse<Broadcast<T>>("buffer is null, the count is " + std::to_string(o.count), where, rank);
+  if (o.root < 0 || o.root >= ranks) {
+    refuse<Broadcast<T>>("the root is " + std::to_string(o.root) + ", the ranks are 0 to " + std::to_string(ranks - 1), where, rank);
+  }
+}
+
+template <Element T>
+void check_arguments(AllToAll<T> const& o, int ranks, int rank, SourceLocation where) {
+  check_count(o, ranks, where, rank);
+  check_pointers(o, where, rank);
+  if (overlap<T>(o.send, ranks * o.count, o.receive, ranks * o.count)) refuse<AllToAll<T>>("send and receive overlap", where, rank);
+}
+
+inline void check_arguments(Barrier const&, int, int, SourceLocation) noexcept {}
+
+}  // namespace zero::detail
