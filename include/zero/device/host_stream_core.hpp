@@ -95,6 +95,21 @@ private:
   std::atomic<std::uint32_t> word_ = 0;
 };
 
+/// One delay of a delayed stream.
+struct Delay {
+  bool yields = false;            ///< Gives the processor away once.
+  std::int64_t microseconds = 0;  ///< Sleeps this long [microseconds].
+};
+
+/// The count-th delay of a stream with this seed: five of eight are none at all, two give the processor away, one sleeps up to max_us. Many
+/// small delays would only slow everything down alike; few long ones bring the streams out of step.
+constexpr Delay random_delay(std::uint64_t seed, std::uint64_t count, std::int32_t max_us) noexcept {
+  std::uint64_t const bits = mixed_bits(seed + mixed_bits(count));
+  std::uint64_t const kind = bits & 7u;
+  if (kind == 0) return {.microseconds = static_cast<std::int64_t>((bits >> 32) % (static_cast<std::uint64_t>(max_us) + 1))};
+  return {.yields = kind <= 2};
+}
+
 class HostStreamCore;
 
 /// The tasks that run on this thread now, innermost first.
@@ -194,19 +209,14 @@ public:
     task();
   }
 
-  /// Stops the calling thread for a pseudo-random time if this stream is a delayed one: mostly not at all, sometimes long.
+  /// Stops the calling thread for a pseudo-random time if this stream is a delayed one.
   void delay() noexcept {
     if (options_.delay_seed == 0) return;
-    std::uint64_t const count = delays_.fetch_add(1, std::memory_order_relaxed);
-    std::uint64_t const bits = mixed_bits(options_.delay_seed + mixed_bits(count));
-    switch (bits & 7u) {
-      case 0:
-        std::this_thread::sleep_for(
-            std::chrono::microseconds((bits >> 32) % (static_cast<std::uint64_t>(options_.max_delay_us) + 1)));
-        break;
-      case 1:
-      case 2: std::this_thread::yield(); break;
-      default: break;
+    Delay const delay = random_delay(options_.delay_seed, delays_.fetch_add(1, std::memory_order_relaxed), options_.max_delay_us);
+    if (delay.microseconds > 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds(delay.microseconds));
+    } else if (delay.yields) {
+      std::this_thread::yield();
     }
   }
 
