@@ -10,7 +10,8 @@
 #endif
 
 #if ZERO_CPLUSPLUS < 202002L
-#error "zero needs C++20: compile with -std=c++20 (CMake: target_link_libraries(... zero::zero) sets it for C++; nvcc wants it on its own command line)"
+#error \
+    "zero needs C++20: compile with -std=c++20 (CMake: target_link_libraries(... zero::zero) sets it for C++; nvcc wants it on its own command line)"
 #endif
 
 #define ZERO_VERSION_MAJOR 0
@@ -48,5 +49,6 @@
 #endif
 
 #if defined(__FAST_MATH__) && !defined(ZERO_NO_FAST_MATH_MESSAGE)
-#pragma message("zero: with -ffast-math the optimizer's arithmetic may differ in the last bits between element positions; sums over ranks and the finite check do not (define ZERO_NO_FAST_MATH_MESSAGE to silence this)")
+#pragma message( \
+        "zero: with -ffast-math the optimizer's arithmetic may differ in the last bits between element positions; sums over ranks and the finite check do not (define ZERO_NO_FAST_MATH_MESSAGE to silence this)")
 #endif

@@ -15,7 +15,9 @@ struct SourceLocation {
   char const* file = "";
   int line = 0;
 
-  static constexpr SourceLocation current(char const* file = __builtin_FILE(), int line = __builtin_LINE()) noexcept { return {file, line}; }
+  static constexpr SourceLocation current(char const* file = __builtin_FILE(), int line = __builtin_LINE()) noexcept {
+    return {file, line};
+  }
 };
 
 /// Base of everything the library throws. `rank()` is the rank that reports, or -1 where no rank is involved.

@@ -102,10 +102,11 @@ concept ConvertibleTo = Placement<From> && Placement<To> && requires { Conversio
 
 /// Explains in a sentence why a conversion does not exist.
 template <class From, class To>
-consteval void check_conversion() {
+consteval bool check_conversion() {
   static_assert(Placement<From> && Placement<To>, "zero: a conversion is between two of zero::Replicated, zero::Sharded and zero::Partial");
   static_assert(!(std::is_same_v<To, Partial> && !std::is_same_v<From, Partial>),
                 "zero: nothing converts to Partial: to add to a Replicated or Sharded value, convert the addend first");
+  return ConvertibleTo<From, To>;
 }
 
 /// Converts `from` into `to`, which the caller owns; never allocates. In place where `to` is `in_place<To>(from)`.
@@ -122,7 +123,7 @@ consteval void check_conversion() {
 template <class Group, class T, class U, Placement From, Placement To>
 void convert_into(Group& group, StreamOf<Group> stream, TensorRef<T, From> from, TensorRef<U, To> to, Label label = {}, float factor = 1.0f,
                   SourceLocation where = SourceLocation::current()) {
-  check_conversion<From, To>();
+  static_assert(check_conversion<From, To>());
   static_assert(std::is_same_v<std::remove_const_t<T>, U>, "zero: a conversion keeps the element type, and its target is not const");
   if constexpr (ConvertibleTo<From, To>) {
     using Device = typename Group::Device;
@@ -130,8 +131,9 @@ void convert_into(Group& group, StreamOf<Group> stream, TensorRef<T, From> from,
     Geometry const& g = from.geometry();
     if (!(g == to.geometry())) throw UsageError("convert_into: the two tensors are cut differently", where, group.rank());
     if (g.ranks != group.size() || g.rank != group.rank()) {
-      throw UsageError("convert_into: the tensors lie over " + std::to_string(g.ranks) + " ranks, the group has " + std::to_string(group.size()), where,
-                       group.rank());
+      throw UsageError(
+          "convert_into: the tensors lie over " + std::to_string(g.ranks) + " ranks, the group has " + std::to_string(group.size()), where,
+          group.rank());
     }
     if constexpr (Rule::communicates) {
       if (g.ranks > 1) {

@@ -44,7 +44,8 @@ public:
   ShardedTensor(Group const& group, std::int64_t elements, MemoryResource& memory, Purpose purpose = Purpose::parameters,
                 SourceLocation where = SourceLocation::current())
       : ShardedTensor(zero::geometry(group, elements, 128, where), memory, purpose) {
-    static_assert(std::is_same_v<typename Group::Device, Dev>, "zero: this communicator works on another device's memory than the tensor's");
+    static_assert(std::is_same_v<typename Group::Device, Dev>,
+                  "zero: this communicator works on another device's memory than the tensor's");
   }
 
   /// A tensor with a given geometry, for instance that of another tensor.
@@ -87,7 +88,7 @@ private:
 template <Placement To, class Group, Element T, Placement From, class Dev>
 [[nodiscard]] auto convert(Group& group, StreamOf<Group> stream, ShardedTensor<T, From, Dev>& tensor, Label label = {},
                            SourceLocation where = SourceLocation::current()) {
-  check_conversion<From, To>();
+  static_assert(check_conversion<From, To>());
   static_assert(std::is_same_v<typename Group::Device, Dev>, "zero: this communicator works on another device's memory than the tensor's");
   if constexpr (ConvertibleTo<From, To>) {
     if constexpr (Conversion<From, To>::communicates) {

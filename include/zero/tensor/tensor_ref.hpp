@@ -44,7 +44,8 @@ template <class Group>
 [[nodiscard]] constexpr Geometry geometry(Group const& group, std::int64_t elements, std::int64_t alignment = 128,
                                           SourceLocation where = SourceLocation::current()) {
   if (elements < 0) throw UsageError("geometry: a tensor cannot have " + std::to_string(elements) + " elements", where, group.rank());
-  if (alignment < 1) throw UsageError("geometry: the alignment is " + std::to_string(alignment) + ", it must be at least 1", where, group.rank());
+  if (alignment < 1)
+    throw UsageError("geometry: the alignment is " + std::to_string(alignment) + ", it must be at least 1", where, group.rank());
   std::int64_t const unit = alignment * group.size();
   std::int64_t const units = elements / unit + (elements % unit != 0 ? 1 : 0);
   return Geometry{elements, units * alignment, group.size(), group.rank()};

@@ -48,11 +48,12 @@ struct Stage3 {
 /// Replicated; (2) at each hand-over, Partial becomes the gradients' placement; (3) once a step, the gradients' placement becomes the
 /// optimizer's; (4) after the update, the optimizer's placement becomes the parameters'.
 template <class S>
-concept Stage = requires {
-  typename S::parameters;
-  typename S::gradients;
-  typename S::optimizer_states;
-} && Placement<typename S::parameters> && Placement<typename S::gradients> && Placement<typename S::optimizer_states> &&
+concept Stage =
+    requires {
+      typename S::parameters;
+      typename S::gradients;
+      typename S::optimizer_states;
+    } && Placement<typename S::parameters> && Placement<typename S::gradients> && Placement<typename S::optimizer_states> &&
     !std::is_same_v<typename S::parameters, Partial> && !std::is_same_v<typename S::optimizer_states, Partial>;
 
 namespace detail {
@@ -76,8 +77,10 @@ consteval bool check_stage() {
     using O = typename S::optimizer_states;
     static_assert(Placement<P> && Placement<G> && Placement<O>,
                   "zero: each member type of a stage is one of zero::Replicated, zero::Sharded and zero::Partial");
-    static_assert(!std::is_same_v<P, Partial>, "zero: a stage's parameters are Replicated or Sharded: a sum that is still pending cannot be used");
-    static_assert(!std::is_same_v<O, Partial>, "zero: a stage's optimizer_states are Replicated or Sharded: an optimizer is not linear in its states");
+    static_assert(!std::is_same_v<P, Partial>,
+                  "zero: a stage's parameters are Replicated or Sharded: a sum that is still pending cannot be used");
+    static_assert(!std::is_same_v<O, Partial>,
+                  "zero: a stage's optimizer_states are Replicated or Sharded: an optimizer is not linear in its states");
   }
   return true;
 }

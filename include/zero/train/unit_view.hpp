@@ -27,7 +27,8 @@ public:
   using element_type = T;
 
   UnitView() = default;
-  constexpr UnitView(ParameterLayout const& layout, Unit unit, T* const* pointers) noexcept : layout_(&layout), pointers_(pointers), unit_(unit) {}
+  constexpr UnitView(ParameterLayout const& layout, Unit unit, T* const* pointers) noexcept
+      : layout_(&layout), pointers_(pointers), unit_(unit) {}
 
   /// A read-only view of a writable one.
   template <class U>
@@ -38,7 +39,9 @@ public:
   /// The number of parameters.
   [[nodiscard]] constexpr std::int32_t size() const { return static_cast<std::int32_t>(ids().size()); }
   /// Their ids, in the order of this view.
-  [[nodiscard]] constexpr std::span<ParameterId const> ids() const { return layout_ == nullptr ? std::span<ParameterId const>{} : layout_->parameters(unit_); }
+  [[nodiscard]] constexpr std::span<ParameterId const> ids() const {
+    return layout_ == nullptr ? std::span<ParameterId const>{} : layout_->parameters(unit_);
+  }
 
   /// The i-th parameter of the unit; also by an `enum class` whose values follow the order of declaration.
   template <class Index>
@@ -57,13 +60,16 @@ public:
   [[nodiscard]] constexpr T* data(ParameterId id, SourceLocation where = SourceLocation::current()) const {
     std::int32_t const position = layout().position(unit_, id);
     if (position < 0) {
-      throw LayoutError("unit '" + std::string(layout().name(unit_)) + "' does not use parameter '" + std::string(layout().name(id)) + "'", where);
+      throw LayoutError("unit '" + std::string(layout().name(unit_)) + "' does not use parameter '" + std::string(layout().name(id)) + "'",
+                        where);
     }
     return pointers_[position];
   }
 
   /// Elements of the i-th parameter.
-  [[nodiscard]] constexpr std::int64_t elements(std::int32_t index) const { return layout().elements(ids()[static_cast<std::size_t>(index)]); }
+  [[nodiscard]] constexpr std::int64_t elements(std::int32_t index) const {
+    return layout().elements(ids()[static_cast<std::size_t>(index)]);
+  }
 
 private:
   template <class>
@@ -83,7 +89,8 @@ private:
 /// @tparam N  How many the caller expects.
 /// @throws UsageError if the unit has another number of parameters.
 template <int N, class T>
-[[nodiscard]] constexpr std::array<T*, static_cast<std::size_t>(N)> pointers(UnitView<T> view, SourceLocation where = SourceLocation::current()) {
+[[nodiscard]] constexpr std::array<T*, static_cast<std::size_t>(N)> pointers(UnitView<T> view,
+                                                                             SourceLocation where = SourceLocation::current()) {
   if (view.size() != N) {
     throw UsageError("pointers<" + std::to_string(N) + ">: the unit has " + std::to_string(view.size()) + " parameters", where);
   }

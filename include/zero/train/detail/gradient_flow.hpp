@@ -42,8 +42,8 @@ public:
   /// Where the reduced gradient lies when the step begins.
   using Reduced = typename Rules::Reduced;
 
-  GradientFlow(Partition const& partition, ParameterStorage<S, P>& storage, Group& group, StreamPair<Device> const& streams, MemoryResource& memory,
-               bool poison)
+  GradientFlow(Partition const& partition, ParameterStorage<S, P>& storage, Group& group, StreamPair<Device> const& streams,
+               MemoryResource& memory, bool poison)
       : partition_(&partition),
         storage_(&storage),
         group_(&group),
@@ -64,7 +64,8 @@ public:
   void open(Unit unit, bool zeroed, SourceLocation where) {
     UnitState& u = state(unit);
     if (u.open) throw UsageError("the gradients of unit '" + name(unit) + "' are already open", where, group_->rank());
-    if (u.handed_over) throw UsageError("the gradients of unit '" + name(unit) + "' were already handed over in this pass", where, group_->rank());
+    if (u.handed_over)
+      throw UsageError("the gradients of unit '" + name(unit) + "' were already handed over in this pass", where, group_->rank());
     for (SegmentId segment : partition_->segments(unit)) {
       if (partition_->segment(segment).trainable) open(unit, segment, zeroed);
     }
@@ -125,7 +126,9 @@ public:
   }
 
   /// The reduced gradient of a segment, after `reduce`.
-  [[nodiscard]] TensorRef<accumulator, Reduced> reduced(SegmentId segment) noexcept { return in_place<Reduced>(storage_->gradients(segment)); }
+  [[nodiscard]] TensorRef<accumulator, Reduced> reduced(SegmentId segment) noexcept {
+    return in_place<Reduced>(storage_->gradients(segment));
+  }
 
   /// The reduced gradient where the optimizer wants it; gathered into the staging buffer where a rank holds only its part (rule 3, S -> R).
   [[nodiscard]] accumulator const* for_optimizer(SegmentId segment) {
@@ -148,6 +151,17 @@ public:
   /// After the step: the next gradients start from zero.
   void reset() noexcept {
     for (SegmentState& s : segments_) s = SegmentState{};
+  }
+
+  /// Forgets everything since the last step.
+  void discard() noexcept {
+    retire();
+    for (SegmentState const& s : segments_) {
+      if (s.slot != PoolShape::none) scratch_.release(s.slot);
+    }
+    handed_over_by_.clear();
+    for (UnitState& u : units_) u = UnitState{};
+    reset();
   }
 
 private:

@@ -70,7 +70,8 @@ public:
         master_offsets_(partition, true),
         gradient_offsets_(partition, true),
         parameters_(memory, stored_elements<typename S::parameters>(partition, false), Purpose::parameters),
-        masters_(memory, separate_masters<S, P> ? stored_elements<typename S::optimizer_states>(partition, true) : 0, Purpose::optimizer_states),
+        masters_(memory, separate_masters<S, P> ? stored_elements<typename S::optimizer_states>(partition, true) : 0,
+                 Purpose::optimizer_states),
         gradients_(memory, stored_elements<typename S::gradients>(partition, true), Purpose::gradients) {}
 
   [[nodiscard]] Geometry geometry(SegmentId id) const noexcept {

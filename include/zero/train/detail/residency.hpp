@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -26,7 +27,7 @@ namespace zero::detail {
 template <class T>
 [[nodiscard]] T poison_value() noexcept {
   T value;
-  std::memset(&value, 0xff, sizeof(T));
+  std::memset(static_cast<void*>(&value), 0xff, sizeof(T));
   return value;
 }
 
@@ -42,7 +43,9 @@ public:
     }
     pointers_.assign(total, nullptr);
   }
-  [[nodiscard]] UnitView<T> view(Unit unit) const noexcept { return {*layout_, unit, pointers_.data() + begin_[static_cast<std::size_t>(to_index(unit))]}; }
+  [[nodiscard]] UnitView<T> view(Unit unit) const noexcept {
+    return {*layout_, unit, pointers_.data() + begin_[static_cast<std::size_t>(to_index(unit))]};
+  }
 
   /// Points the unit's parameters that lie in that segment into `data`, the whole segment.
   void set(Partition const& partition, Unit unit, SegmentId segment, T* data) {
@@ -69,8 +72,8 @@ public:
   using parameter = typename P::parameter;
   using Rule = Conversion<typename S::parameters, Replicated>;
 
-  Residency(Partition const& partition, ParameterStorage<S, P>& storage, Group& group, StreamPair<Device> const& streams, MemoryResource& memory,
-            bool poison)
+  Residency(Partition const& partition, ParameterStorage<S, P>& storage, Group& group, StreamPair<Device> const& streams,
+            MemoryResource& memory, bool poison)
       : partition_(&partition),
         storage_(&storage),
         group_(&group),
@@ -91,13 +94,33 @@ public:
   [[nodiscard]] UnitView<parameter const> view(Unit unit) const noexcept { return tables_.view(unit); }
 
   void acquire(Unit unit) {
-    auto const segments = partition_->segments(unit);
-    std::size_t done = 0;
-    try {
-      for (; gathers_ && done < segments.size(); ++done) gather(unit, segments[done]);
-    } catch (...) {
-      for (std::size_t i = 0; i < done; ++i) --state(segments[i]).open;
-      throw;
+    if (gathers_) {
+      auto const segments = partition_->segments(unit);
+      std::size_t taken = 0;
+      try {
+        bool missing = false;
+        for (; taken < segments.size(); ++taken) {
+          State& s = state(segments[taken]);
+          if (s.slot == PoolShape::none) {
+            s.slot = pool_.acquire(partition_->segment(segments[taken]).padded_elements);
+            s.empty = true;
+            missing = true;
+          }
+        }
+        if (missing) gather(segments);
+      } catch (...) {
+        for (std::size_t i = 0; i < taken; ++i) {
+          if (State& s = state(segments[i]); s.empty) {
+            pool_.release(s.slot);
+            s = State{};
+          }
+        }
+        throw;
+      }
+      for (SegmentId segment : segments) {
+        tables_.set(*partition_, unit, segment, pool_.data(state(segment).slot));
+        ++state(segment).open;
+      }
     }
     ++open_[static_cast<std::size_t>(to_index(unit))];
   }
@@ -132,32 +155,32 @@ private:
   struct State {
     int slot = PoolShape::none;
     std::int32_t open = 0;  // scopes that hold the segment
+    bool empty = false;     // it has a buffer that nothing was gathered into yet
     bool wanted = false;    // a declared use is still to come in this phase
   };
 
   [[nodiscard]] State& state(SegmentId id) noexcept { return segments_[static_cast<std::size_t>(to_index(id))]; }
 
-  void gather(Unit unit, SegmentId segment) {
-    State& s = state(segment);
-    if (s.slot == PoolShape::none) {
-      auto const shard = storage_->parameters(segment);
-      int const slot = pool_.acquire(partition_->segment(segment).padded_elements);
-      try {
-        // After the last writer of the shard and the last reader of the buffer, both of which compute.
-        streams_->communication_after_compute(WaitId::gather_after_compute);
-        convert_into(*group_, streams_->communication(), shard, TensorRef<parameter, Replicated>{pool_.data(slot), shard.geometry()},
+  /// Gathers those of the segments that have a buffer and nothing in it.
+  void gather(std::span<SegmentId const> segments) {
+    // After the last writers of the shards and the last readers of the buffers, all of which compute.
+    streams_->communication_after_compute(WaitId::gather_after_compute);
+    group_->group(streams_->communication(), [&] {
+      for (SegmentId segment : segments) {
+        if (!state(segment).empty) continue;
+        auto const shard = storage_->parameters(segment);
+        convert_into(*group_, streams_->communication(), shard,
+                     TensorRef<parameter, Replicated>{pool_.data(state(segment).slot), shard.geometry()},
                      Label{Subject::parameters, to_index(segment)});
-        streams_->compute_after_communication(WaitId::use_after_gather);
-      } catch (...) {
-        pool_.release(slot);
-        throw;
       }
-      s.slot = slot;
-      s.wanted = true;
+    });
+    streams_->compute_after_communication(WaitId::use_after_gather);
+    for (SegmentId segment : segments) {
+      if (!state(segment).empty) continue;
+      state(segment).empty = false;
+      state(segment).wanted = true;
       uses_.clear(segment);
     }
-    tables_.set(*partition_, unit, segment, pool_.data(s.slot));
-    ++s.open;
   }
 
   void let_go(SegmentId segment) noexcept {

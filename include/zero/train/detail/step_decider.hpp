@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// Measures the gradient and decides the step: sums by owners, one small collective, one thread that decides.
+
+#include <cstddef>
+#include <cstdint>
+
+#include <zero/comm/operations.hpp>
+#include <zero/device/memory.hpp>
+#include <zero/layout/partition.hpp>
+#include <zero/tensor/tensor_ref.hpp>
+#include <zero/train/detail/control_layout.hpp>
+#include <zero/train/detail/stream_pair.hpp>
+#include <zero/train/exact_sum.hpp>
+#include <zero/train/norm.hpp>
+#include <zero/train/step_report.hpp>
+#include <zero/train/step_state.hpp>
+
+namespace zero::detail {
+
+template <class Sum>
+struct ClearSum {
+  Sum* sum;
+  ZERO_HOST_DEVICE void operator()() const { sum->clear(); }
+};
+
+template <class Sum>
+struct CarrySum {
+  Sum* sum;
+  ZERO_HOST_DEVICE void operator()() const { sum->carry(); }
+};
+
+template <class Sum, class T>
+struct SumSquares {
+  Sum* sum;
+  T const* shard;
+  Partition const* partition;
+  SegmentId segment;
+  ElementRange range;
+  void operator()() const { accumulate_square_sum(*sum, shard, *partition, segment, range.begin, range.end); }
+};
+
+template <class Sum>
+struct DecideStep {
+  StepState const* before;
+  StepState* state;
+  Sum const* sum;
+  StepRules rules;
+  bool measured;
+  ZERO_HOST_DEVICE void operator()() const {
+    *state = *before;
+    if (measured) decide(*state, *sum, rules);
+    else decide(*state, rules);
+  }
+};
+
+/// Decides steps for gradients of type `accumulator`, of which each rank measures the shard that it owns, whatever else it holds.
+template <class Group, class Accumulator>
+class StepDecider {
+public:
+  using Device = typename Group::Device;
+  using Sum = exact_square_sum_t<Accumulator>;
+  using Memory = DecisionMemory<Sum>;
+
+  StepDecider(Partition const& partition, Group& group, StreamPair<Device> const& streams, std::byte* memory)
+      : partition_(&partition), group_(&group), streams_(&streams), memory_(reinterpret_cast<Memory*>(memory)) {
+    Device::fill(streams.compute(), memory, static_cast<std::int64_t>(sizeof(Memory)), std::byte{});
+  }
+
+  /// @param own_shard  segment -> this rank's part of its reduced gradient
+  template <class OwnShard>
+  Decision<Device> decide(StepOptions const& options, double wire_factor, OwnShard&& own_shard) {
+    auto const compute = streams_->compute();
+    StepRules rules;
+    rules.factor = 1.0 / (static_cast<double>(options.mean_over_ranks ? group_->size() : 1) * static_cast<double>(options.micro_batches) *
+                          options.loss_scale * wire_factor);
+    rules.max_norm = options.max_norm;
+    rules.skip_non_finite = options.skip_non_finite;
+    bool const measured = options.max_norm > 0 || options.skip_non_finite;
+    if (measured) measure(own_shard);
+    std::int64_t const next = latest_ + 1;
+    StepState* const state = &memory_->states[next % decisions_kept];
+    Device::run(compute, DecideStep<Sum>{&memory_->states[latest_ % decisions_kept], state, &memory_->sum, rules, measured});
+    latest_ = next;
+    return {state, Device::record(compute), &latest_, latest_};
+  }
+
+private:
+  template <class OwnShard>
+  void measure(OwnShard&& own_shard) {
+    auto const compute = streams_->compute();
+    Device::run(compute, ClearSum<Sum>{&memory_->sum});
+    for (SegmentId segment : partition_->segments()) {
+      if (!partition_->segment(segment).trainable) continue;
+      Device::run(compute, SumSquares<Sum, Accumulator>{&memory_->sum, own_shard(segment), partition_, segment,
+                                                        partition_->shard_range(segment, group_->rank())});
+    }
+    Device::run(compute, CarrySum<Sum>{&memory_->sum});
+    if (group_->size() == 1) return;
+    streams_->communication_after_compute(WaitId::merge_after_norm);
+    group_->enqueue(streams_->communication(), AllReduce<std::int64_t>{.send = memory_->sum.words,
+                                                                       .receive = memory_->sum.words,
+                                                                       .count = Sum::word_count,
+                                                                       .label = Label{Subject::control},
+                                                                       .factor = 1});
+    streams_->compute_after_communication(WaitId::decide_after_merge);
+  }
+
+  Partition const* partition_;
+  Group* group_;
+  StreamPair<Device> const* streams_;
+  Memory* memory_;
+  std::int64_t latest_ = 0;
+};
+
+}  // namespace zero::detail

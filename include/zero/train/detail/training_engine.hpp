@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// What scopes, passes and optimizers act on: the parts of sharded training in one place, and the order in which they may be used.
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <zero/comm/communicator.hpp>
+#include <zero/comm/operations.hpp>
+#include <zero/core/error.hpp>
+#include <zero/core/hash.hpp>
+#include <zero/device/memory.hpp>
+#include <zero/device/streams.hpp>
+#include <zero/layout/partition.hpp>
+#include <zero/train/detail/compare_ranks.hpp>
+#include <zero/train/detail/control_layout.hpp>
+#include <zero/train/detail/gradient_flow.hpp>
+#include <zero/train/detail/parameter_storage.hpp>
+#include <zero/train/detail/residency.hpp>
+#include <zero/train/detail/step_decider.hpp>
+#include <zero/train/detail/stream_pair.hpp>
+#include <zero/train/precision.hpp>
+#include <zero/train/scopes.hpp>
+#include <zero/train/stage.hpp>
+
+namespace zero::detail {
+
+enum class PassKind : unsigned char { none, training, inference };
+
+template <Stage S, PrecisionPolicy P>
+[[nodiscard]] constexpr std::uint64_t stage_hash() noexcept {
+  return Hasher{}
+      .add(S::parameters::name)
+      .add(S::gradients::name)
+      .add(S::optimizer_states::name)
+      .add(element_traits<typename P::parameter>::name)
+      .add(element_traits<typename P::gradient>::name)
+      .add(element_traits<typename P::wire>::name)
+      .add(element_traits<typename P::accumulator>::name)
+      .add(element_traits<typename P::master>::name)
+      .value();
+}
+
+template <Stage S, PrecisionPolicy P, class Group>
+class TrainingEngine {
+public:
+  using stage = S;
+  using precision = P;
+  using Device = typename Group::Device;
+  using parameter = typename P::parameter;
+  using gradient = typename P::gradient;
+  using accumulator = typename P::accumulator;
+  using master = typename P::master;
+
+  TrainingEngine(ParameterLayout const& layout, Group& group, Streams<Device> streams, MemoryResource& memory, PartitionOptions cut,
+                 bool poison, std::uint64_t options_hash, SourceLocation where)
+      : partition_(layout, group.size(), cut, where),
+        group_(&group),
+        memory_(&memory),
+        streams_(streams),
+        control_(memory, control_bytes<accumulator>(group.size()), Purpose::control),
+        compared_(compare({{static_cast<std::int64_t>(partition_.hash()), static_cast<std::int64_t>(stage_hash<S, P>()),
+                            static_cast<std::int64_t>(options_hash), 0},
+                           {"layouts", "stages or element types", "options", ""}})),
+        storage_(partition_, group.rank(), memory),
+        weights_(partition_, storage_, group, streams_, memory, poison),
+        gradients_(partition_, storage_, group, streams_, memory, poison),
+        decider_(partition_, group, streams_, control_.data()) {}
+  TrainingEngine(TrainingEngine const&) = delete;
+  TrainingEngine& operator=(TrainingEngine const&) = delete;
+
+  ~TrainingEngine() {
+    if (std::uncaught_exceptions() > exceptions_) abort("an exception destroyed the parameters");
+    try {
+      Device::synchronize(streams_.communication());
+    } catch (...) {  // the failure was, or will be, thrown where the stream is used
+    }
+    try {
+      Device::synchronize(streams_.compute());
+    } catch (...) {
+    }
+  }
+
+  [[nodiscard]] Partition const& partition() const noexcept { return partition_; }
+  [[nodiscard]] ParameterLayout const& layout() const noexcept { return partition_.layout(); }
+  [[nodiscard]] Group& group() const noexcept { return *group_; }
+  [[nodiscard]] MemoryResource& memory() const noexcept { return *memory_; }
+  [[nodiscard]] StreamPair<Device> const& streams() const noexcept { return streams_; }
+  [[nodiscard]] ParameterStorage<S, P>& storage() noexcept { return storage_; }
+  [[nodiscard]] Residency<S, P, Group>& weights() noexcept { return weights_; }
+  [[nodiscard]] GradientFlow<S, P, Group>& gradients() noexcept { return gradients_; }
+  [[nodiscard]] StepDecider<Group, accumulator>& decider() noexcept { return decider_; }
+
+  /// Collective: throws MismatchError on every rank where the ranks differ.
+  bool compare(StartRecord const& own) {
+    compare_ranks(*group_, streams_, control_.data() + decision_bytes<accumulator>, own);
+    return true;
+  }
+
+  // Passes.
+
+  void begin_pass(PassKind kind, bool last, SourceLocation where) {
+    check_not_abandoned("a new pass", where);
+    if (kind_ != PassKind::none) fail("a new pass: the one before is still open", where);
+    if (kind == PassKind::training && reduced_) fail("a new training pass: publish() has not ended the step yet", where);
+    if (kind == PassKind::training && last_seen_) fail("a new training pass: the one before was declared the last before the step", where);
+    kind_ = kind;
+    last_ = last;
+  }
+
+  void finish_pass(SourceLocation where) {
+    kind_ = PassKind::none;
+    weights_.end_phase();
+    check_not_abandoned("finish", where);
+    if (std::int32_t const unit = gradients_.open_unit(); unit >= 0) {
+      abandoned_ = "the gradients of unit '" + name(static_cast<Unit>(unit)) + "' were not handed over";
+      check_not_abandoned("finish", where);
+    }
+    gradients_.end_pass(last_);
+    last_seen_ = last_seen_ || last_;
+  }
+
+  void end_inference_pass() noexcept {
+    kind_ = PassKind::none;
+    weights_.end_phase();
+  }
+
+  void abandon_pass(bool unwinding) noexcept {
+    kind_ = PassKind::none;
+    weights_.end_phase();
+    abandon("a pass was not finished", unwinding);
+  }
+
+  // Weights.
+
+  [[nodiscard]] auto gather(Unit unit, SourceLocation where) {
+    check_unit(unit, where);
+    announce(Label{Subject::parameters, to_index(unit)}, "gather");
+    if constexpr (Conversion<typename S::parameters, Replicated>::communicates) {
+      weights_.acquire(unit);
+      return GatheredUnit<TrainingEngine>(*this, weights_.view(unit));
+    } else {
+      return weights_.view(unit);
+    }
+  }
+  void release_weights(Unit unit) noexcept { weights_.release(unit); }
+
+  void hold(Unit unit, SourceLocation where) {
+    check_unit(unit, where);
+    announce(Label{Subject::parameters, to_index(unit)}, "gather all");
+    if constexpr (Conversion<typename S::parameters, Replicated>::communicates) weights_.acquire(unit);
+  }
+  void let_go_of_all() noexcept {
+    if constexpr (Conversion<typename S::parameters, Replicated>::communicates) {
+      for (Unit unit : layout().units()) weights_.release(unit);
+      if (kind_ == PassKind::none) weights_.end_phase();
+    }
+  }
+
+  // Gradients.
+
+  [[nodiscard]] Gradients<TrainingEngine> open_gradients(Unit unit, bool zeroed, SourceLocation where) {
+    check_unit(unit, where);
+    gradients_.open(unit, zeroed, where);
+    return {*this, gradients_.view(unit)};
+  }
+  void hand_over_gradients(Unit unit) {
+    announce(Label{Subject::gradients, to_index(unit)}, "hand-over");
+    gradients_.hand_over(unit, last_);
+  }
+  void abandon_gradients(Unit unit, bool unwinding) noexcept {
+    gradients_.close(unit);
+    try {
+      abandon("the gradients of unit '" + name(unit) + "' were not handed over", unwinding);
+    } catch (...) {
+      abandon("", unwinding);
+    }
+  }
+  [[nodiscard]] bool first_use_of_gradient(Unit unit, ParameterId id) const { return gradients_.first_use(unit, id); }
+
+  /// Forgets what was accumulated since the last step, and an abandoned pass.
+  void discard_gradients(SourceLocation where) {
+    if (kind_ != PassKind::none) fail("discard_gradients: a pass is open", where);
+    gradients_.discard();
+    abandoned_.clear();
+    is_abandoned_ = false;
+    last_seen_ = false;
+    reduced_ = false;
+  }
+
+  // The step.
+
+  Decision<Device> reduce(StepOptions const& options, SourceLocation where) {
+    check_not_abandoned("a step", where);
+    if (kind_ != PassKind::none) fail("a step: a pass is still open", where);
+    if (reduced_) fail("a step: publish() has not ended the one before", where);
+    if (std::int32_t const unit = weights_.open_unit(); unit >= 0) {
+      fail("a step: the weights of unit '" + name(static_cast<Unit>(unit)) + "' are still in use", where);
+    }
+    if (!(options.max_norm >= 0) || options.micro_batches < 1 || !(options.loss_scale > 0)) {
+      fail("a step: max_norm must not be negative, micro_batches and loss_scale must be positive", where);
+    }
+    gradients_.reduce();
+    reduced_ = true;
+    return decider_.decide(options, static_cast<double>(gradients_.wire_factor()),
+                           [this](SegmentId segment) { return in_place<Sharded>(gradients_.reduced(segment)).data(); });
+  }
+
+  void check_reduced(char const* call, SourceLocation where) const {
+    if (!reduced_) fail(std::string(call) + ": there was no reduce() in this step", where);
+  }
+
+  void publish(SourceLocation where) {
+    check_reduced("publish", where);
+    using Rule = Conversion<typename S::optimizer_states, typename S::parameters>;
+    if constexpr (Rule::communicates) {
+      streams_.communication_after_compute(WaitId::publish_after_update);
+      group_->group(streams_.communication(), [&] {
+        for (SegmentId segment : partition_.segments()) {
+          if (!partition_.segment(segment).trainable) continue;
+          auto const all = storage_.parameters(segment);
+          convert_into(*group_, streams_.communication(), in_place<typename S::optimizer_states>(all), all,
+                       Label{Subject::parameters, to_index(segment)});
+        }
+      });
+      streams_.compute_after_communication(WaitId::use_after_publish);
+    }
+    gradients_.reset();
+    reduced_ = false;
+    last_seen_ = false;
+  }
+
+  [[noreturn]] void fail(std::string const& what, SourceLocation where) const { throw UsageError(what, where, group_->rank()); }
+
+private:
+  [[nodiscard]] std::string name(Unit unit) const { return std::string(layout().name(unit)); }
+
+  void check_unit(Unit unit, SourceLocation where) const { static_cast<void>(layout().parameters(unit, where)); }
+
+  void check_not_abandoned(char const* call, SourceLocation where) const {
+    if (is_abandoned_ || !abandoned_.empty())
+      fail(std::string(call) + ": " + abandoned_ + "; discard_gradients() on all ranks starts afresh", where);
+  }
+
+  void abandon(std::string why, bool unwinding) noexcept {
+    is_abandoned_ = true;
+    if (abandoned_.empty()) abandoned_ = std::move(why);
+    if (unwinding) abort("an exception left a pass");
+  }
+
+  void abort(char const* why) noexcept {
+    try {
+      group_->abort(std::make_exception_ptr(CommunicationError(why, group_->rank())));
+    } catch (...) {
+      group_->abort(std::current_exception());
+    }
+  }
+
+  /// Where the communicator compares ranks, it does so here too, at every stage.
+  void announce(Label label, char const* text) {
+    if constexpr (Performs<Group, Announce>) group_->enqueue(streams_.communication(), Announce{.label = label, .text = text});
+  }
+
+  Partition partition_;
+  Group* group_;
+  MemoryResource* memory_;
+  StreamPair<Device> streams_;
+  Buffer<std::byte> control_;
+  bool compared_;
+  ParameterStorage<S, P> storage_;
+  Residency<S, P, Group> weights_;
+  GradientFlow<S, P, Group> gradients_;
+  StepDecider<Group, accumulator> decider_;
+  std::string abandoned_;
+  int exceptions_ = std::uncaught_exceptions();
+  PassKind kind_ = PassKind::none;
+  bool last_ = false;
+  bool last_seen_ = false;
+  bool reduced_ = false;
+  bool is_abandoned_ = false;
+};
+
+}  // namespace zero::detail

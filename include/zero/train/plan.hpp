@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// Memory and communication of a training loop, known before the run: constant expressions made from the code that runs.
+
+#include <cstdint>
+#include <type_traits>
+
+#include <zero/comm/operations.hpp>
+#include <zero/device/memory.hpp>
+#include <zero/layout/partition.hpp>
+#include <zero/tensor/conversion.hpp>
+#include <zero/train/detail/buffer_pool.hpp>
+#include <zero/train/detail/control_layout.hpp>
+#include <zero/train/detail/gradient_rules.hpp>
+#include <zero/train/detail/parameter_storage.hpp>
+#include <zero/train/detail/use_tracker.hpp>
+#include <zero/train/optimizers.hpp>
+#include <zero/train/precision.hpp>
+#include <zero/train/stage.hpp>
+#include <zero/train/step_report.hpp>
+
+namespace zero {
+
+/// What a loop does in one step. The default is the canonical loop: in every pass a forward over the units in order and a backward in reverse
+/// order, one unit at a time, each gathered where it is used and its gradients handed over.
+struct Schedule {
+  std::int64_t micro_batches = 1;     ///< Training passes a step.
+  std::int64_t inference_passes = 0;  ///< Forward-only passes a step.
+  bool backward_gathers = true;       ///< False: each unit's weights are held from forward to backward.
+  bool overlapped = false;            ///< Whether computation and communication have two streams: then one reduction may be in flight.
+  StepOptions step = {};              ///< Whether the norm is measured.
+};
+
+/// Bytes by purpose and by subject.
+struct Plan {
+  std::int64_t held[purpose_count] = {};      ///< By `Purpose`: what the loop holds at its peak, which is what it keeps.
+  std::int64_t received[subject_count] = {};  ///< By `Subject`: bytes that the rank receives in one step.
+
+  [[nodiscard]] constexpr std::int64_t bytes(Purpose purpose) const noexcept { return held[static_cast<std::size_t>(purpose)]; }
+  [[nodiscard]] constexpr std::int64_t received_bytes(Subject subject) const noexcept {
+    return received[static_cast<std::size_t>(subject)];
+  }
+
+  /// All memory.
+  [[nodiscard]] constexpr std::int64_t bytes() const noexcept {
+    std::int64_t sum = 0;
+    for (std::int64_t b : held) sum += b;
+    return sum;
+  }
+  /// Parameters, gradients and optimizer states: what the ZeRO paper calls model states.
+  [[nodiscard]] constexpr std::int64_t model_state_bytes() const noexcept {
+    return bytes(Purpose::parameters) + bytes(Purpose::gradients) + bytes(Purpose::optimizer_states);
+  }
+  /// Model traffic: parameters and gradients, without the few bytes of control.
+  [[nodiscard]] constexpr std::int64_t received_bytes() const noexcept {
+    return received_bytes(Subject::parameters) + received_bytes(Subject::gradients);
+  }
+};
+
+namespace detail {
+
+/// Bytes received when a segment's elements of type T are converted.
+template <Placement From, Placement To, Element T>
+[[nodiscard]] constexpr std::int64_t conversion_bytes(Segment const& segment, int ranks, int rank) {
+  Geometry const geometry{segment.span_elements, segment.shard_elements, ranks, rank};
+  return ranks > 1 ? Conversion<From, To>::template received_bytes<T>(geometry) : 0;
+}
+
+/// Runs the canonical loop without data: which segments are gathered, which buffers are in use.
+template <Stage S, PrecisionPolicy P>
+class DryRun {
+public:
+  using Rules = GradientRules<S, P>;
+
+  constexpr DryRun(Partition const& partition, int rank, Schedule const& schedule)
+      : partition_(partition), rank_(rank), schedule_(schedule), weight_uses_(partition), gradient_uses_(partition) {
+    for (std::int32_t i = 0; i < partition.segment_count(); ++i) {
+      slots_.push_back({});
+    }
+  }
+
+  constexpr void run() {
+    for (std::int64_t i = 0; i < schedule_.inference_passes; ++i) {
+      for (Unit unit : partition_.layout().units()) {
+        acquire(unit);
+        release(unit);
+      }
+      end_phase();
+    }
+    for (std::int64_t m = 0; m < schedule_.micro_batches; ++m) {
+      training_pass();
+    }
+    retire();
+  }
+
+  std::int64_t parameters_received = 0;
+  std::int64_t gradients_received = 0;
+
+  [[nodiscard]] constexpr std::int64_t gathered_elements() const { return gathered_.elements(); }
+  [[nodiscard]] constexpr std::int64_t scratch_elements() const { return scratch_.elements(); }
+
+private:
+  struct Slots {
+    int gathered = PoolShape::none;
+    std::int32_t open = 0;
+    bool wanted = false;
+    int scratch = PoolShape::none;
+  };
+  static constexpr bool gathers = Conversion<typename S::parameters, Replicated>::communicates;
+
+  [[nodiscard]] constexpr Slots& slots(SegmentId id) { return slots_[static_cast<std::size_t>(to_index(id))]; }
+
+  constexpr void training_pass() {
+    for (Unit unit : partition_.layout().units()) {
+      acquire(unit);
+      if (schedule_.backward_gathers) release(unit);
+    }
+    for (Unit unit : partition_.layout().units().reversed()) {
+      if (schedule_.backward_gathers) acquire(unit);
+      hand_over(unit);
+      release(unit);
+    }
+    end_phase();
+  }
+
+  constexpr void acquire(Unit unit) {
+    if constexpr (gathers) {
+      if (partition_.ranks() == 1) return;
+      for (SegmentId id : partition_.segments(unit)) {
+        Slots& s = slots(id);
+        if (s.gathered == PoolShape::none) {
+          Segment const& segment = partition_.segment(id);
+          s.gathered = gathered_.acquire(segment.padded_elements);
+          s.wanted = true;
+          weight_uses_.clear(id);
+          parameters_received +=
+              conversion_bytes<typename S::parameters, Replicated, typename P::parameter>(segment, partition_.ranks(), rank_);
+        }
+        ++s.open;
+      }
+    }
+  }
+
+  constexpr void release(Unit unit) {
+    if constexpr (gathers) {
+      if (partition_.ranks() == 1) return;
+      for (SegmentId id : partition_.segments(unit)) {
+        Slots& s = slots(id);
+        if (weight_uses_.mark(id, unit)) s.wanted = false;
+        if (--s.open == 0 && !s.wanted) let_go(id);
+      }
+    }
+  }
+
+  constexpr void end_phase() {
+    for (SegmentId id : partition_.segments()) {
+      if (slots(id).gathered != PoolShape::none && slots(id).open == 0) let_go(id);
+    }
+  }
+
+  constexpr void let_go(SegmentId id) {
+    gathered_.give_back(slots(id).gathered);
+    slots(id).gathered = PoolShape::none;
+    weight_uses_.clear(id);
+  }
+
+  constexpr void hand_over(Unit unit) {
+    for (SegmentId id : partition_.segments(unit)) {
+      Segment const& segment = partition_.segment(id);
+      if (!segment.trainable) continue;
+      if (!Rules::direct && slots(id).scratch == PoolShape::none) slots(id).scratch = scratch_.acquire(segment.padded_elements);
+    }
+    for (SegmentId id : partition_.segments(unit)) {
+      if (!partition_.segment(id).trainable || !gradient_uses_.mark(id, unit)) continue;
+      gradient_uses_.clear(id);
+      if constexpr (!Rules::partial) {
+        retire();
+        gradients_received +=
+            conversion_bytes<Partial, typename S::gradients, typename P::wire>(partition_.segment(id), partition_.ranks(), rank_);
+        in_flight_ = slots(id).scratch;
+        if (!schedule_.overlapped) retire();
+      } else if constexpr (!Rules::direct) {
+        scratch_.give_back(slots(id).scratch);
+      }
+      slots(id).scratch = PoolShape::none;
+    }
+  }
+
+  constexpr void retire() {
+    if (in_flight_ != PoolShape::none) scratch_.give_back(in_flight_);
+    in_flight_ = PoolShape::none;
+  }
+
+  Partition const& partition_;
+  int rank_;
+  Schedule schedule_;
+  UseTracker weight_uses_;
+  UseTracker gradient_uses_;
+  std::vector<Slots> slots_;
+  PoolShape gathered_;
+  PoolShape scratch_;
+  int in_flight_ = PoolShape::none;
+};
+
+}  // namespace detail
+
+/// Memory and received bytes of one rank for a partition, at stage S. A constant expression of its arguments.
+///
+/// Memory follows the ZeRO paper (arXiv 1910.02054, section 3.1 and figure 1) over padded sizes; volume (section 7) is the sum over the
+/// conversions that the schedule asks for, from the table that runs them.
+/// @tparam Opt  The optimizer: how many states it keeps.
+/// @param rank  Whose; every rank holds and receives the same, except for a few bytes of control.
+template <Stage S, PrecisionPolicy P, class Opt>
+[[nodiscard]] constexpr Plan plan(Partition const& partition, Schedule const& schedule = {}, int rank = 0) {
+  using Rules = detail::GradientRules<S, P>;
+  using O = typename S::optimizer_states;
+  using Master = typename P::master;
+  using Accumulator = typename P::accumulator;
+  constexpr auto size_of = []<class T>(T const*) { return static_cast<std::int64_t>(sizeof(T)); };
+
+  Plan result;
+  auto const held = [&](Purpose purpose) -> std::int64_t& { return result.held[static_cast<std::size_t>(purpose)]; };
+  auto const received = [&](Subject subject) -> std::int64_t& { return result.received[static_cast<std::size_t>(subject)]; };
+
+  detail::DryRun<S, P> loop(partition, rank, schedule);
+  loop.run();
+  std::int64_t const states = detail::stored_elements<O>(partition, true);
+  held(Purpose::parameters) =
+      detail::stored_elements<typename S::parameters>(partition, false) * static_cast<std::int64_t>(sizeof(typename P::parameter));
+  held(Purpose::gradients) =
+      detail::stored_elements<typename S::gradients>(partition, true) * static_cast<std::int64_t>(sizeof(Accumulator));
+  held(Purpose::optimizer_states) =
+      states * static_cast<std::int64_t>(sizeof(Master)) * (Opt::states + (detail::separate_masters<S, P> ? 1 : 0));
+  held(Purpose::gathered) = loop.gathered_elements() * static_cast<std::int64_t>(sizeof(typename P::parameter));
+  held(Purpose::gradient_scratch) = loop.scratch_elements() * static_cast<std::int64_t>(sizeof(typename P::gradient));
+  held(Purpose::staging) = Rules::staging_bytes(partition);
+  held(Purpose::control) = detail::control_bytes<Accumulator>(partition.ranks()) + size_of(static_cast<UpdateState<Opt> const*>(nullptr));
+
+  received(Subject::parameters) = loop.parameters_received;
+  received(Subject::gradients) = loop.gradients_received;
+  for (SegmentId id : partition.segments()) {
+    Segment const& segment = partition.segment(id);
+    if (!segment.trainable) continue;
+    if constexpr (Rules::partial) {
+      received(Subject::gradients) += detail::conversion_bytes<Partial, O, typename P::wire>(segment, partition.ranks(), rank);
+    }
+    received(Subject::gradients) += detail::conversion_bytes<typename Rules::Reduced, O, Accumulator>(segment, partition.ranks(), rank);
+    received(Subject::parameters) +=
+        detail::conversion_bytes<O, typename S::parameters, typename P::parameter>(segment, partition.ranks(), rank);
+  }
+  if (partition.ranks() > 1 && (schedule.step.max_norm > 0 || schedule.step.skip_non_finite)) {
+    received(Subject::control) =
+        AllReduce<std::int64_t>{.send = nullptr, .receive = nullptr, .count = exact_square_sum_t<Accumulator>::word_count}.received_bytes(
+            partition.ranks(), rank);
+  }
+  return result;
+}
+
+/// The same from a layout and a number of ranks.
+template <Stage S, PrecisionPolicy P, class Opt>
+[[nodiscard]] constexpr Plan plan(ParameterLayout const& layout, int ranks, Schedule const& schedule = {}, int rank = 0) {
+  return plan<S, P, Opt>(Partition(layout, ranks), schedule, rank);
+}
+
+}  // namespace zero

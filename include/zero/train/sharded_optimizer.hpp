@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// An optimizer over sharded parameters: its states, and the step.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include <zero/core/error.hpp>
+#include <zero/core/hash.hpp>
+#include <zero/device/memory.hpp>
+#include <zero/tensor/placement.hpp>
+#include <zero/train/detail/parameter_storage.hpp>
+#include <zero/train/optimizer_step.hpp>
+#include <zero/train/optimizers.hpp>
+#include <zero/train/stage.hpp>
+#include <zero/train/step_report.hpp>
+
+namespace zero {
+
+namespace detail {
+
+template <class O>
+struct AdvanceUpdate {
+  UpdateState<O>* state;
+  O optimizer;
+  StepState const* decision;
+  ZERO_HOST_DEVICE void operator()() const { advance(*state, optimizer, *decision); }
+};
+
+/// The name of a type, equal on ranks that run the same program.
+template <class T>
+[[nodiscard]] constexpr std::string_view type_text() noexcept {
+  return __PRETTY_FUNCTION__;
+}
+
+}  // namespace detail
+
+/// The states of an optimizer over the ranks, placed as `S::optimizer_states`, and the step that updates masters, states and parameters.
+///
+/// @code
+/// zero::ShardedOptimizer<zero::AdamW, Stage> optimizer{parameters, {.learning_rate = 3e-4}};
+/// auto pending = optimizer.step(parameters, {.max_norm = 1.0});   // enqueued; pending.wait() gives norm, coefficient, applied
+/// @endcode
+/// @tparam Opt  The optimizer: a functor for one element, see `Optimizer`.
+/// @tparam S    The stage of the parameters it is used with.
+/// @par Memory
+/// `Opt::states` values of the masters' type for each padded trainable element of the placement, zero at the start.
+template <class Opt, class S>
+class ShardedOptimizer {
+  static_assert(check_stage<S>());
+
+public:
+  using options_type = Opt;
+
+  /// @param options  The optimizer's own options; can be changed later through `options()` or given per step.
+  /// @throws MismatchError on every rank if the ranks use different optimizers; MemoryError.
+  /// @par Communication
+  /// Collective: an all-gather of 32 bytes a rank, which compares the ranks.
+  template <class Parameters>
+  explicit ShardedOptimizer(Parameters& parameters, Opt const& options = {}) : options_(options), parameters_(&parameters) {
+    static_assert(std::is_same_v<typename Parameters::stage, S>, "zero: the optimizer's stage is not the stage of these parameters");
+    using Master = typename Parameters::master;
+    static_assert(check_optimizer<Opt, Master>());
+    if constexpr (Optimizer<Opt, Master>) {
+      using Device = typename Parameters::Device;
+      auto& engine = parameters.engine();
+      engine.compare({{static_cast<std::int64_t>(Hasher{}.add(detail::type_text<Opt>()).value()), Opt::states, 0, 0},
+                      {"optimizers", "numbers of optimizer states", "", ""}});
+      elements_ = detail::stored_elements<typename S::optimizer_states>(parameters.partition(), true);
+      states_ = Buffer<std::byte>(parameters.memory(), Opt::states * elements_ * static_cast<std::int64_t>(sizeof(Master)),
+                                  Purpose::optimizer_states);
+      update_ = Buffer<std::byte>(parameters.memory(), static_cast<std::int64_t>(sizeof(UpdateState<Opt>)), Purpose::control);
+      auto const compute = engine.streams().compute();
+      Device::fill(compute, states_.data(), states_.size(), std::byte{});
+      Device::fill(compute, update_.data(), update_.size(), std::byte{});
+      // The buffers belong to this object, which may be destroyed before the stream gets there.
+      Device::synchronize(compute);
+    }
+  }
+
+  /// The options of the steps to come. Equal on all ranks.
+  [[nodiscard]] Opt& options() noexcept { return options_; }
+  [[nodiscard]] Opt const& options() const noexcept { return options_; }
+
+  /// The whole step: `parameters.reduce(step_options)`, `apply`, `parameters.publish()`. Enqueued; the host waits for nothing.
+  /// @returns a handle whose `wait()` gives norm, clipping coefficient and whether the step was applied, equal on all ranks.
+  /// @throws UsageError if a pass, gradients or weights are still open, a pass was abandoned, or the parameters are others than at construction.
+  /// @par Communication
+  /// That of `reduce` and `publish`.
+  template <class Parameters>
+  Decision<typename Parameters::Device> step(Parameters& parameters, StepOptions const& step_options = {},
+                                             SourceLocation where = SourceLocation::current()) {
+    check_same(parameters, where);
+    auto const decision = parameters.reduce(step_options, where);
+    apply(parameters, decision, where);
+    parameters.publish(where);
+    return decision;
+  }
+
+  /// Updates masters, states and parameters of this rank's part, if the decision says so; between `reduce` and `publish`.
+  /// @par Communication
+  /// None, except where gradients accumulate Sharded and states are Replicated: an all-gather of each segment's gradient.
+  template <class Parameters>
+  void apply(Parameters& parameters, Decision<typename Parameters::Device> const& decision,
+             SourceLocation where = SourceLocation::current()) {
+    check_same(parameters, where);
+    using Master = typename Parameters::master;
+    using Device = typename Parameters::Device;
+    auto& engine = parameters.engine();
+    engine.check_reduced("apply", where);
+    auto* const update = reinterpret_cast<UpdateState<Opt>*>(update_.data());
+    auto const compute = engine.streams().compute();
+    Device::run(compute, detail::AdvanceUpdate<Opt>{update, options_, decision.state()});
+    for (SegmentId segment : parameters.partition().segments()) {
+      if (!parameters.partition().segment(segment).trainable) continue;
+      auto const* const gradient = engine.gradients().for_optimizer(segment);
+      auto const masters = engine.storage().masters(segment);
+      Master* const states = reinterpret_cast<Master*>(states_.data()) + engine.storage().state_offset(segment);
+      auto const elements = static_cast<std::int64_t>(masters.storage().size());
+      enqueue_step<Parameters>(compute, decision.state(), update, masters.data(), gradient, states, engine.storage().parameters(segment), 0,
+                               elements);
+    }
+  }
+
+  /// This rank's part of the k-th state of a trainable segment, placed as the masters are.
+  template <class Parameters>
+  [[nodiscard]] TensorRef<typename Parameters::master, typename S::optimizer_states> state(Parameters& parameters, SegmentId segment,
+                                                                                           int k) {
+    using Master = typename Parameters::master;
+    auto& storage = parameters.engine().storage();
+    return {reinterpret_cast<Master*>(states_.data()) + k * elements_ + storage.state_offset(segment), storage.geometry(segment)};
+  }
+
+private:
+  template <class Parameters>
+  void check_same(Parameters& parameters, SourceLocation where) const {
+    if (parameters_ != static_cast<void const*>(&parameters)) {
+      throw UsageError("step: the optimizer was made for other parameters", where, parameters.group().rank());
+    }
+  }
+
+  /// Steps the elements [begin, end) of a segment's masters. Where masters are a copy, what this rank stores of the parameters is rounded from
+  /// them: all of it where both are placed alike, the own part where only parameters are Sharded.
+  template <class Parameters, class Stream, class Master, class Gradient, class Stored>
+  void enqueue_step(Stream stream, StepState const* decision, UpdateState<Opt> const* update, Master* master, Gradient const* gradient,
+                    Master* states, Stored stored, std::int64_t begin, std::int64_t end) {
+    using P = typename Parameters::precision;
+    using Element = typename Parameters::parameter;
+    using Step = detail::OptimizerStep<Opt, Master, Gradient, Element>;
+    auto const enqueue = [&](std::int64_t from, std::int64_t to, Element* parameter) {
+      if (from == to) return;
+      Step step{decision, update, to - from, master + from, gradient + from, parameter, {}};
+      for (int k = 0; k < Opt::states; ++k) step.states[k] = states + k * elements_ + from;
+      Parameters::Device::run(stream, step);
+    };
+    if constexpr (!detail::separate_masters<S, P>) {
+      enqueue(begin, end, nullptr);
+    } else if constexpr (std::is_same_v<typename S::parameters, Sharded> && !std::is_same_v<typename S::optimizer_states, Sharded>) {
+      std::int64_t const own_begin = stored.geometry().shard_begin();
+      std::int64_t const own_end = own_begin + stored.geometry().shard_elements;
+      enqueue(begin, own_begin, nullptr);
+      enqueue(own_begin, own_end, stored.data());
+      enqueue(own_end, end, nullptr);
+    } else {
+      enqueue(begin, end, in_place<typename S::optimizer_states>(stored).data());
+    }
+  }
+
+  Opt options_;
+  void const* parameters_;
+  std::int64_t elements_ = 0;
+  Buffer<std::byte> states_;
+  Buffer<std::byte> update_;
+};
+
+}  // namespace zero

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// A model's parameters, gradients and masters over a group of ranks, at one stage: the centre of a training loop.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <zero/comm/communicator.hpp>
+#include <zero/core/config.hpp>
+#include <zero/core/error.hpp>
+#include <zero/core/hash.hpp>
+#include <zero/device/memory.hpp>
+#include <zero/device/streams.hpp>
+#include <zero/layout/partition.hpp>
+#include <zero/tensor/tensor_ref.hpp>
+#include <zero/train/detail/training_engine.hpp>
+#include <zero/train/detail/value_writers.hpp>
+#include <zero/train/initial_values.hpp>
+#include <zero/train/pass.hpp>
+#include <zero/train/precision.hpp>
+#include <zero/train/stage.hpp>
+#include <zero/train/step_report.hpp>
+
+namespace zero {
+
+struct ParametersOptions {
+  PartitionOptions partition = {};
+  /// Fills gathered weights and gradient scratch with NaN as soon as nobody may read them any more. For tests; on at assertion level 2.
+  bool poison_released = ZERO_ASSERTION_LEVEL >= 2;
+};
+
+/// The whole model on a rank: made by `ShardedParameters::gather_all`, lets go of it when destroyed.
+template <class Engine>
+class GatheredModel {
+public:
+  using parameter = typename Engine::parameter;
+
+  GatheredModel(Engine& engine, SourceLocation where) : engine_(&engine) {
+    for (Unit unit : engine.layout().units()) engine.hold(unit, where);
+  }
+  GatheredModel(GatheredModel const&) = delete;
+  GatheredModel& operator=(GatheredModel const&) = delete;
+  ~GatheredModel() { engine_->let_go_of_all(); }
+
+  /// The weights of a unit.
+  [[nodiscard]] UnitView<parameter const> operator[](Unit unit) const { return engine_->weights().view(unit); }
+  /// A parameter, whole.
+  [[nodiscard]] std::span<parameter const> operator[](ParameterId id) const {
+    auto const view = engine_->weights().view(engine_->layout().unit(id));
+    return {view.data(id), static_cast<std::size_t>(engine_->layout().elements(id))};
+  }
+
+private:
+  Engine* engine_;
+};
+
+/// Parameters, gradients and masters of a model over the ranks of a group, at stage S. Made by `shard_parameters`; neither copied nor moved.
+///
+/// Destroyed because an exception passes through, it aborts the group, so that neither this rank nor a peer waits for what will not come. It
+/// then waits until this rank's queued work no longer needs the memory.
+/// @tparam S      The stage: three placements.
+/// @tparam P      The element types, for instance `Precision<bf16>`.
+/// @tparam Group  The communicator's type.
+/// @par Memory
+/// Per rank, with n the padded elements of a segment over N ranks: parameters and gradients n where their placement is Replicated or Partial,
+/// n / N where Sharded; masters, where they are a copy, by the placement of the optimizer states. `plan` says it in bytes before the run.
+template <Stage S, PrecisionPolicy P, class Group>
+class ShardedParameters {
+  using Engine = detail::TrainingEngine<S, P, Group>;
+
+public:
+  using stage = S;
+  using precision = P;
+  using Device = typename Group::Device;
+  using parameter = typename P::parameter;
+  using gradient = typename P::gradient;
+  using accumulator = typename P::accumulator;
+  using master = typename P::master;
+
+  /// See `shard_parameters`.
+  ShardedParameters(ParameterLayout const& layout, Group& group, Streams<Device> streams, MemoryResource& memory,
+                    ParametersOptions options = {}, SourceLocation where = SourceLocation::current())
+      : engine_(layout, group, streams, memory, options.partition, options.poison_released,
+                Hasher{}.add(static_cast<std::uint64_t>(options.poison_released)).value(), where) {}
+  ShardedParameters(ShardedParameters const&) = delete;
+  ShardedParameters& operator=(ShardedParameters const&) = delete;
+
+  [[nodiscard]] ParameterLayout const& layout() const noexcept { return engine_.layout(); }
+  [[nodiscard]] Partition const& partition() const noexcept { return engine_.partition(); }
+  [[nodiscard]] Group& group() const noexcept { return engine_.group(); }
+  [[nodiscard]] MemoryResource& memory() const noexcept { return engine_.memory(); }
+
+  /// Sets all parameters: `initial(id)` gives the `InitialValue` of a parameter. Each rank computes what it holds; a value depends on the seed,
+  /// the parameter's name and the element's index in it, on nothing else.
+  /// @par Communication
+  /// None.
+  template <class F>
+  void initialize(std::uint64_t seed, F&& initial) {
+    for (SegmentId segment : partition().segments()) {
+      for_held(segment, [&]<class T>(ParameterId id, T* to, std::int64_t first, std::int64_t count) {
+        std::uint64_t const key = initial_key(seed, Hasher{}.add(layout().name(id)).value());
+        Device::for_each(engine_.streams().compute(), count, detail::WriteInitial<T, master>{to, initial(id), key, first});
+      });
+    }
+  }
+
+  /// Sets one parameter from the whole of its values, the same on all ranks. Waits until they are copied.
+  /// @param values  [elements of the parameter]
+  /// @throws UsageError if the size is another.
+  /// @par Communication
+  /// None.
+  void assign(ParameterId id, std::span<master const> values, SourceLocation where = SourceLocation::current()) {
+    if (static_cast<std::int64_t>(values.size()) != layout().elements(id, where)) {
+      engine_.fail("assign: parameter '" + std::string(layout().name(id)) + "' has " + std::to_string(layout().elements(id)) +
+                       " elements, not " + std::to_string(values.size()),
+                   where);
+    }
+    for_held(partition().segment_of(id), [&]<class T>(ParameterId other, T* to, std::int64_t first, std::int64_t count) {
+      if (other == id) Device::for_each(engine_.streams().compute(), count, detail::WriteValues<T, master>{to, values.data() + first});
+    });
+    Device::synchronize(engine_.streams().compute());
+  }
+
+  /// A forward and backward over one micro-batch.
+  /// @throws UsageError if another pass is open or was abandoned, or one was declared the last before the step.
+  [[nodiscard]] TrainingPass<Engine> training_pass(TrainingPassOptions options = {}, SourceLocation where = SourceLocation::current()) {
+    return {engine_, options, where};
+  }
+  /// A forward only.
+  /// @throws UsageError if another pass is open or was abandoned.
+  [[nodiscard]] InferencePass<Engine> inference_pass(SourceLocation where = SourceLocation::current()) { return {engine_, where}; }
+
+  /// The whole model on every rank, until the result is destroyed: for code that only one rank runs afterwards.
+  /// @par Communication
+  /// Collective where parameters are Sharded: an all-gather of every segment that is not resident.
+  /// @par Memory
+  /// Where parameters are Sharded, all of them under `gathered`.
+  [[nodiscard]] GatheredModel<Engine> gather_all(SourceLocation where = SourceLocation::current()) { return {engine_, where}; }
+
+  /// Rule 3 and the decision: gradients become the optimizer's placement, are measured, and the step is decided, equally on all ranks. Enqueued;
+  /// the host waits for nothing.
+  /// @throws UsageError if a pass, gradients or weights are still open, or a pass was abandoned.
+  /// @par Communication
+  /// Where gradients accumulate Partial, a reduction of each segment that no last pass has reduced; an all-reduce of 168 bytes (552 for fp64
+  /// gradients) if the norm or the finite check is on.
+  Decision<Device> reduce(StepOptions const& options = {}, SourceLocation where = SourceLocation::current()) {
+    return engine_.reduce(options, where);
+  }
+
+  /// Rule 4: updated parts become the parameters' placement, and the next gradients start from zero. Once a step, after the optimizers.
+  /// @throws UsageError without `reduce` before it.
+  /// @par Communication
+  /// An all-gather of each trainable segment where states are Sharded and parameters Replicated.
+  void publish(SourceLocation where = SourceLocation::current()) { engine_.publish(where); }
+
+  /// Forgets all gradients since the last step, and an abandoned pass. All ranks call it.
+  /// @throws UsageError if a pass is open.
+  void discard_gradients(SourceLocation where = SourceLocation::current()) { engine_.discard_gradients(where); }
+
+  /// What this rank stores of a segment's parameters.
+  [[nodiscard]] TensorRef<parameter const, typename S::parameters> stored(SegmentId segment) {
+    return engine_.storage().parameters(segment);
+  }
+  /// The masters of a trainable segment: what the optimizer updates.
+  [[nodiscard]] TensorRef<master, typename S::optimizer_states> masters(SegmentId segment) { return engine_.storage().masters(segment); }
+  /// The gradient of a trainable segment between `reduce` and `publish`: the sum over ranks and micro-batches, before any factor.
+  [[nodiscard]] TensorRef<accumulator const, typename detail::GradientRules<S, P>::Reduced> reduced_gradient(SegmentId segment) {
+    return engine_.gradients().reduced(segment);
+  }
+
+  /// For optimizers: what the parameters are made of.
+  [[nodiscard]] Engine& engine() noexcept { return engine_; }
+
+private:
+  /// Calls `f(id, to, first, count)` for each run of elements that this rank holds, of parameters and of masters.
+  template <class F>
+  void for_held(SegmentId segment, F&& f) {
+    detail::for_each_run(partition(), segment, engine_.storage().parameters(segment), f);
+    if (detail::separate_masters<S, P> && partition().segment(segment).trainable) {
+      detail::for_each_run(partition(), segment, engine_.storage().masters(segment), f);
+    }
+  }
+
+  Engine engine_;
+};
+
+/// Shards a model over a group: `auto parameters = zero::shard_parameters<zero::Stage3, zero::Precision<zero::bf16>>(layout, comm, streams, memory);`
+///
+/// @param layout   What there is. Copied.
+/// @param group    The ranks. Kept by reference; one stream at a time uses it.
+/// @param streams  Where the caller computes, and where collectives run. The same stream twice means no overlap.
+/// @param memory   Where all device memory comes from. Kept by reference.
+/// @throws MismatchError on every rank if the ranks differ in layout, stage, types or options; LayoutError, MemoryError.
+/// @par Communication
+/// Collective: an all-gather of 32 bytes a rank, which compares the ranks.
+/// @par Stream order
+/// Waits for that comparison. Parameters are not initialised: see `initialize` and `assign`.
+template <class S, class P, class Group>
+[[nodiscard]] auto shard_parameters(ParameterLayout const& layout, Group& group, Streams<typename Group::Device> streams,
+                                    MemoryResource& memory, ParametersOptions options = {},
+                                    SourceLocation where = SourceLocation::current()) {
+  static_assert(check_stage<S>());
+  static_assert(PrecisionPolicy<P>, "zero: a precision names five real element types: parameter, gradient, wire, accumulator and master");
+  static_assert(check_communicator<Group>());
+  if constexpr (Stage<S> && PrecisionPolicy<P> && Communicator<Group>) {
+    return ShardedParameters<S, P, Group>(layout, group, streams, memory, options, where);
+  }
+}
+
+}  // namespace zero
