@@ -101,21 +101,19 @@ template <Placement To, class Group, Element T, Placement From, class Dev>
   }
 }
 
-/// A view of a temporary would dangle at once: keep the tensor, or convert where bytes move.
+/// Converts a temporary where bytes move: the result owns its memory. Where none do the result would be a view of the temporary: an error.
 template <Placement To, class Group, Element T, Placement From, class Dev>
-  requires(ConvertibleTo<From, To> && !Conversion<From, To>::communicates)
-auto convert(Group& group, StreamOf<Group> stream, ShardedTensor<T, From, Dev>&& tensor, Label label = {},
-             SourceLocation where = SourceLocation::current()) = delete;
-
-/// Converts a temporary where bytes move: the result owns its memory.
-template <Placement To, class Group, Element T, Placement From, class Dev>
-  requires(ConvertibleTo<From, To> && Conversion<From, To>::communicates)
 [[nodiscard]] auto convert(Group& group, StreamOf<Group> stream, ShardedTensor<T, From, Dev>&& tensor, Label label = {},
                            SourceLocation where = SourceLocation::current()) {
-  ShardedTensor<T, To, Dev> result(tensor.geometry(), tensor.memory(), tensor.purpose());
-  convert_into(group, stream, tensor.ref(), result.ref(), label, 1.0f, where);
-  Dev::synchronize(stream);  // the source dies with this statement
-  return result;
+  static_assert(check_conversion<From, To>());
+  if constexpr (ConvertibleTo<From, To>) {
+    static_assert(Conversion<From, To>::communicates,
+                  "zero: this conversion moves no bytes, so its result would be a view of a temporary tensor: keep the tensor in a variable");
+    ShardedTensor<T, To, Dev> result(tensor.geometry(), tensor.memory(), tensor.purpose());
+    convert_into(group, stream, tensor.ref(), result.ref(), label, 1.0f, where);
+    Dev::synchronize(stream);  // the source dies with this statement
+    return result;
+  }
 }
 
 }  // namespace zero
