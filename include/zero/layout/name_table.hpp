@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include <zero/core/config.hpp>
 #include <zero/core/hash.hpp>
@@ -15,17 +14,91 @@
 namespace zero::detail {
 
 /// Makes room for `more` further elements with geometric growth, so that the insertions which follow cannot fail.
-template <class T>
-constexpr void reserve_more(std::vector<T>& vector, std::size_t more) {
-  std::size_t const needed = vector.size() + more;
-  if (needed > vector.capacity()) {
-    vector.reserve(needed > 2 * vector.capacity() ? needed : 2 * vector.capacity());
+template <class Container>
+constexpr void reserve_more(Container& container, std::size_t more) {
+  std::size_t const needed = container.size() + more;
+  if (needed > container.capacity()) {
+    container.reserve(needed > 2 * container.capacity() ? needed : 2 * container.capacity());
   }
 }
 
-/// All names lie in one `std::vector<char>`: `std::string` members do not work in constant expressions with every compiler. Open
-/// addressing over a power of two of slots keeps the steps of a constant expression few.
+/// A `std::vector` for plain values with the few members that names need. In constant expressions, where compilers limit the number of steps (a
+/// million in clang), appending a character costs a tenth of what it costs in a `std::vector`.
+template <class T>
+class PlainArray {
+public:
+  constexpr PlainArray() noexcept = default;
+  constexpr PlainArray(std::size_t size, T value) : data_(new T[size]{}), size_(size), capacity_(size) {
+    for (std::size_t i = 0; i < size; ++i) {
+      data_[i] = value;
+    }
+  }
+  constexpr PlainArray(PlainArray const& other) {
+    reserve(other.size_);
+    append(other.data_, other.size_);
+  }
+  constexpr PlainArray(PlainArray&& other) noexcept { swap(other); }
+  constexpr PlainArray& operator=(PlainArray other) noexcept {
+    swap(other);
+    return *this;
+  }
+  constexpr ~PlainArray() { delete[] data_; }
+
+  [[nodiscard]] constexpr T* data() noexcept { return data_; }
+  [[nodiscard]] constexpr T const* data() const noexcept { return data_; }
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] constexpr std::size_t capacity() const noexcept { return capacity_; }
+
+  constexpr void reserve(std::size_t capacity) {
+    if (capacity > capacity_) {
+      T* const data = new T[capacity]{};
+      for (std::size_t i = 0; i < size_; ++i) {
+        data[i] = data_[i];
+      }
+      delete[] data_;
+      data_ = data;
+      capacity_ = capacity;
+    }
+  }
+
+  /// Appends without growing: reserve first.
+  constexpr void append(T const* values, std::size_t count) noexcept {
+    for (std::size_t i = 0; i < count; ++i) {
+      data_[size_ + i] = values[i];
+    }
+    size_ += count;
+  }
+
+private:
+  constexpr void swap(PlainArray& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    std::swap(capacity_, other.capacity_);
+  }
+
+  T* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::size_t capacity_ = 0;
+};
+
+/// Names in the order of their addition; found through open addressing over a power of two of slots. Their text is one array of characters:
+/// `std::string` members do not work in constant expressions with every compiler.
 class NameTable {
+  // Above its uses: clang 14 evaluates no member template that it has not seen the body of.
+  template <class Matches>
+  [[nodiscard]] constexpr std::int32_t search(std::uint64_t hash, Matches matches) const noexcept {
+    if (slots_.size() == 0) {
+      return none;
+    }
+    std::size_t const mask = slots_.size() - 1;
+    for (std::size_t slot = static_cast<std::size_t>(hash) & mask;; slot = (slot + 1) & mask) {
+      std::int32_t const index = slots_.data()[slot];
+      if (index == none || (this->hash(index) == hash && matches((*this)[index]))) {
+        return index;
+      }
+    }
+  }
+
 public:
   static constexpr std::int32_t none = -1;
 
@@ -33,39 +106,24 @@ public:
 
   /// Valid until the next `add`.
   [[nodiscard]] constexpr std::string_view operator[](std::int32_t index) const noexcept {
-    Entry const& entry = entries_[static_cast<std::size_t>(index)];
+    Entry const& entry = entries_.data()[index];
     return {characters_.data() + entry.begin, entry.size};
   }
 
   /// Hash of a name's characters (FNV-1a, then mixed).
-  [[nodiscard]] constexpr std::uint64_t hash(std::int32_t index) const noexcept { return entries_[static_cast<std::size_t>(index)].hash; }
+  [[nodiscard]] constexpr std::uint64_t hash(std::int32_t index) const noexcept { return entries_.data()[index].hash; }
 
   /// The number of a name, `none` if it was not added.
   [[nodiscard]] constexpr std::int32_t find(std::string_view name) const noexcept {
-    if (entries_.empty()) {
-      return none;
-    }
-    std::uint64_t const hash = hash_of(name);
-    for (std::size_t slot = first_slot(hash);; slot = next_slot(slot)) {
-      std::int32_t const index = slots_[slot];
-      if (index == none || (this->hash(index) == hash && (*this)[index] == name)) {
-        return index;
-      }
-    }
+    return search(mixed_bits(absorb(fnv_offset, name)), [&](std::string_view candidate) { return candidate == name; });
   }
 
   /// The number of the name `prefix` + '.' + `rest`, `none` if it was not added.
   [[nodiscard]] constexpr std::int32_t find(std::string_view prefix, std::string_view rest) const noexcept {
-    if (entries_.empty()) {
-      return none;
-    }
-    std::uint64_t const hash = mixed_bits(absorb(absorb(absorb(fnv_offset, prefix), "."), rest));
-    for (std::size_t slot = first_slot(hash);; slot = next_slot(slot)) {
-      std::int32_t const index = slots_[slot];
-      if (index == none || (this->hash(index) == hash && joined((*this)[index], prefix, rest))) {
-        return index;
-      }
-    }
+    return search(mixed_bits(absorb(absorb(absorb(fnv_offset, prefix), "."), rest)), [&](std::string_view candidate) {
+      return candidate.size() == prefix.size() + 1 + rest.size() && candidate.substr(0, prefix.size()) == prefix &&
+             candidate[prefix.size()] == '.' && candidate.substr(prefix.size() + 1) == rest;
+    });
   }
 
   /// Adds a name that is not in the table yet. Strong guarantee.
@@ -76,9 +134,10 @@ public:
       grow_slots();
     }
     std::int32_t const index = size();
-    entries_.push_back({hash_of(name), characters_.size(), name.size()});
-    characters_.insert(characters_.end(), name.begin(), name.end());
-    slots_[free_slot(slots_, entries_.back().hash)] = index;
+    Entry const entry{mixed_bits(absorb(fnv_offset, name)), characters_.size(), name.size()};
+    characters_.append(name.data(), name.size());
+    entries_.append(&entry, 1);
+    take_slot(slots_, entry.hash, index);
     return index;
   }
 
@@ -92,42 +151,33 @@ private:
   static constexpr std::uint64_t fnv_offset = 0xcbf29ce484222325u;
 
   static constexpr std::uint64_t absorb(std::uint64_t state, std::string_view text) noexcept {
-    for (char const c : text) {
-      state = (state ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    char const* const characters = text.data();  // pointers cost fewer steps than iterators
+    for (std::size_t i = 0, n = text.size(); i < n; ++i) {
+      state = (state ^ static_cast<unsigned char>(characters[i])) * 0x100000001b3u;
     }
     return state;
   }
-  static constexpr std::uint64_t hash_of(std::string_view name) noexcept { return mixed_bits(absorb(fnv_offset, name)); }
 
-  static constexpr bool joined(std::string_view name, std::string_view prefix, std::string_view rest) noexcept {
-    return name.size() == prefix.size() + 1 + rest.size() && name.substr(0, prefix.size()) == prefix && name[prefix.size()] == '.' &&
-           name.substr(prefix.size() + 1) == rest;
-  }
-
-  [[nodiscard]] constexpr std::size_t first_slot(std::uint64_t hash) const noexcept {
-    return static_cast<std::size_t>(hash) & (slots_.size() - 1);
-  }
-  [[nodiscard]] constexpr std::size_t next_slot(std::size_t slot) const noexcept { return (slot + 1) & (slots_.size() - 1); }
-
-  static constexpr std::size_t free_slot(std::vector<std::int32_t> const& slots, std::uint64_t hash) noexcept {
-    std::size_t slot = static_cast<std::size_t>(hash) & (slots.size() - 1);
-    while (slots[slot] != none) {
-      slot = (slot + 1) & (slots.size() - 1);
+  static constexpr void take_slot(PlainArray<std::int32_t>& slots, std::uint64_t hash, std::int32_t index) noexcept {
+    std::size_t const mask = slots.size() - 1;
+    std::size_t slot = static_cast<std::size_t>(hash) & mask;
+    while (slots.data()[slot] != none) {
+      slot = (slot + 1) & mask;
     }
-    return slot;
+    slots.data()[slot] = index;
   }
 
   constexpr void grow_slots() {
-    std::vector<std::int32_t> slots(slots_.empty() ? 16 : 4 * slots_.size(), none);
+    PlainArray<std::int32_t> slots(slots_.size() == 0 ? 16 : 4 * slots_.size(), none);
     for (std::int32_t index = 0; index < size(); ++index) {
-      slots[free_slot(slots, hash(index))] = index;
+      take_slot(slots, hash(index), index);
     }
     slots_ = std::move(slots);
   }
 
-  std::vector<char> characters_;
-  std::vector<Entry> entries_;
-  std::vector<std::int32_t> slots_;
+  PlainArray<char> characters_;
+  PlainArray<Entry> entries_;
+  PlainArray<std::int32_t> slots_;
 };
 
 }  // namespace zero::detail

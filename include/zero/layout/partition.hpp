@@ -41,11 +41,9 @@ public:
   constexpr explicit Partition(ParameterLayout layout, int ranks, PartitionOptions options = {},
                                SourceLocation where = SourceLocation::current())
       : layout_(std::move(layout)), ranks_(ranks), options_(options) {
-    if (ranks < 1) {
-      throw_bad_ranks(ranks, where);
-    }
-    check_alignment(options.shard_alignment, where);
-    check_alignment(options.parameter_alignment, where);
+    check_count("number of ranks", ranks, where);
+    check_count("shard alignment", options.shard_alignment, where);
+    check_count("parameter alignment", options.parameter_alignment, where);
     places_.resize(static_cast<std::size_t>(layout_.parameter_count()));
     members_.reserve(places_.size());
     for (Unit const unit : layout_.units()) {
@@ -123,7 +121,7 @@ public:
   [[nodiscard]] constexpr int owner(SegmentId id, std::int64_t element, SourceLocation where = SourceLocation::current()) const {
     Segment const& of = segment(id, where);
     if (element < 0 || element >= of.padded_elements) {
-      throw_no_element(id, element, where);
+      throw_outside(id, element, element, where);
     }
     return static_cast<int>(element / of.shard_elements);
   }
@@ -194,20 +192,12 @@ public:
   /// Padded elements of all segments that a unit uses, tied ones included: what a gather of the unit alone holds.
   /// @throws LayoutError if the unit is unknown
   [[nodiscard]] constexpr std::int64_t padded_elements(Unit unit, SourceLocation where = SourceLocation::current()) const {
-    std::int64_t sum = 0;
-    for (SegmentId const id : segments(unit, where)) {
-      sum += entries_[detail::at(id)].segment.padded_elements;
-    }
-    return sum;
+    return padded(unit, false, where);
   }
 
   /// The same over trainable segments: what full-size gradients of the unit alone hold. @throws LayoutError if the unit is unknown
   [[nodiscard]] constexpr std::int64_t trainable_padded_elements(Unit unit, SourceLocation where = SourceLocation::current()) const {
-    std::int64_t sum = 0;
-    for (SegmentId const id : segments(unit, where)) {
-      sum += entries_[detail::at(id)].segment.trainable ? entries_[detail::at(id)].segment.padded_elements : 0;
-    }
-    return sum;
+    return padded(unit, true, where);
   }
 
   /// Hash of layout, ranks and options: equal on all ranks or they disagree.
@@ -220,18 +210,15 @@ public:
         .value();
   }
 
-  /// A segment in words, for messages: "segment 3 (unit 'h.1', frozen)". Never throws for an unknown id: it says so.
+  /// A segment in words, for messages: "segment 3 (unit 'h.1', frozen)". Of an unknown id it says so.
   [[nodiscard]] std::string describe(SegmentId id) const {
     std::string const number = "segment " + std::to_string(to_index(id));
     if (!segments().contains(id)) {
       return number + " (unknown: there are " + std::to_string(segment_count()) + ")";
     }
-    Segment const& of = entries_[detail::at(id)].segment;
-    std::string result = number + " (unit '" + std::string(layout_.name(of.owner)) + "', " + (of.trainable ? "trainable" : "frozen");
-    if (of.tied) {
-      result += ", tied '" + std::string(layout_.name(members_[entries_[detail::at(id)].begin])) + "'";
-    }
-    return result + ")";
+    Segment const& of = segment(id);
+    std::string const tied = of.tied ? ", tied '" + std::string(layout_.name(parameters(id).front())) + "'" : "";
+    return number + " (unit '" + std::string(layout_.name(of.owner)) + "', " + (of.trainable ? "trainable" : "frozen") + tied + ")";
   }
 
 private:
@@ -341,16 +328,21 @@ private:
     check_rank(rank, where);
     std::int64_t sum = 0;
     for (SegmentId const id : segments()) {
-      if (!trainable_only || entries_[detail::at(id)].segment.trainable) {
-        sum += elements(id, shard_range(id, rank));
-      }
+      sum += trainable_only && !segment(id).trainable ? 0 : elements(id, shard_range(id, rank));
+    }
+    return sum;
+  }
+  [[nodiscard]] constexpr std::int64_t padded(Unit unit, bool trainable_only, SourceLocation where) const {
+    std::int64_t sum = 0;
+    for (SegmentId const id : segments(unit, where)) {
+      sum += trainable_only && !segment(id).trainable ? 0 : segment(id).padded_elements;
     }
     return sum;
   }
 
-  static constexpr void check_alignment(std::int64_t alignment, SourceLocation where) {
-    if (alignment < 1 || alignment > 0x7fffffff) {
-      throw_bad_alignment(alignment, where);
+  static constexpr void check_count(char const* what, std::int64_t count, SourceLocation where) {
+    if (count < 1 || count > 0x7fffffff) {
+      throw_bad_count(what, count, where);
     }
   }
   constexpr void check_rank(int rank, SourceLocation where) const {
@@ -370,11 +362,8 @@ private:
     }
   }
 
-  [[noreturn]] static void throw_bad_ranks(int ranks, SourceLocation where) {
-    throw LayoutError("a partition over " + std::to_string(ranks) + " ranks: at least 1 is needed", where);
-  }
-  [[noreturn]] static void throw_bad_alignment(std::int64_t alignment, SourceLocation where) {
-    throw LayoutError("an alignment of " + std::to_string(alignment) + " elements: from 1 to 2^31 - 1 is possible", where);
+  [[noreturn]] static void throw_bad_count(std::string const& what, std::int64_t count, SourceLocation where) {
+    throw LayoutError("the " + what + " of a partition cannot be " + std::to_string(count) + ": from 1 to 2^31 - 1 is possible", where);
   }
   [[noreturn]] static void throw_too_many_padded_elements(SourceLocation where) {
     throw LayoutError("with its alignments the partition has more than 2^56 elements", where);
@@ -384,13 +373,8 @@ private:
     throw LayoutError("no rank has the number " + std::to_string(rank) + ": the partition has " + std::to_string(ranks_), where);
   }
   [[noreturn]] void throw_outside(SegmentId id, std::int64_t begin, std::int64_t end, SourceLocation where) const {
-    throw LayoutError(describe(id) + ": [" + std::to_string(begin) + ", " + std::to_string(end) + ") is not inside its " +
-                          std::to_string(entries_[detail::at(id)].segment.padded_elements) + " padded elements",
-                      where);
-  }
-  [[noreturn]] void throw_no_element(SegmentId id, std::int64_t element, SourceLocation where) const {
-    throw LayoutError(describe(id) + " has no element " + std::to_string(element) + ": it has " +
-                          std::to_string(entries_[detail::at(id)].segment.padded_elements) + " padded elements",
+    throw LayoutError(describe(id) + " has " + std::to_string(segment(id).padded_elements) + " padded elements: " + std::to_string(begin) +
+                          " to " + std::to_string(end) + " is out of range",
                       where);
   }
   [[noreturn]] void throw_no_element(ParameterId id, std::int64_t element, SourceLocation where) const {
