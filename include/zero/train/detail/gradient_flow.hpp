@@ -29,8 +29,8 @@ namespace zero::detail {
 
 /// The gradients of a model at stage S between the first backward and the step.
 ///
-/// Accumulators are written on the compute stream where they are Partial and on the communication stream otherwise, and read by the step after
-/// it has waited for both.
+/// Accumulators are written on the compute stream where they are Partial and on the communication stream otherwise, zeroed on the compute
+/// stream where nobody touched them, and read by the step after it has waited for both.
 template <Stage S, PrecisionPolicy P, class Group>
 class GradientFlow {
 public:
@@ -112,9 +112,9 @@ public:
     retire();
     for (SegmentId segment : partition_->segments()) {
       if (!partition_->segment(segment).trainable || state(segment).accumulated) continue;
+      // On the compute stream: the update before this one may still be reading there, and communication is behind it or has nothing to do here.
       auto const all = storage_->gradients(segment);
-      auto const stream = Rules::partial ? streams_->compute() : streams_->communication();
-      Device::fill(stream, all.data(), static_cast<std::int64_t>(all.storage().size()), accumulator{});
+      Device::fill(streams_->compute(), all.data(), static_cast<std::int64_t>(all.storage().size()), accumulator{});
     }
     if constexpr (Rules::partial) {
       streams_->communication_after_compute(WaitId::reduce_after_gradients);
@@ -154,8 +154,9 @@ public:
   }
 
   /// Forgets everything since the last step.
-  void discard() noexcept {
+  void discard() {
     retire();
+    streams_->compute_after_communication(WaitId::write_after_discard);
     for (SegmentState const& s : segments_) {
       if (s.slot != PoolShape::none) scratch_.release(s.slot);
     }
