@@ -12,7 +12,7 @@ have() {
     ninja) package=ninja-build; ninja --version ;;
     git) package=git; git --version ;;
     doctest) package=doctest-dev; header_exists doctest/doctest.h ;;
-    cblas) package=libopenblas-serial-dev; header_exists cblas.h || header_exists openblas-serial/cblas.h || header_exists openblas/cblas.h ;;
+    cblas) package=libopenblas-pthread-dev; header_exists cblas.h && ! blas_is_serial ;;
     clang) package=clang; clang++ --version ;;
     clang-format) package=clang-format-16; clang-format-16 --version || clang-format --version | grep -q 'version 16\.' ;;
     clang-tidy) package=clang-tidy-14; clang-tidy-14 --version || clang-tidy --version ;;
@@ -25,6 +25,18 @@ cmake_is_new_enough() {
 }
 
 header_exists() { echo "#include <$1>" | g++ -x c++ -E - -o /dev/null; }
+
+# OpenBLAS without threads is not for programs with threads: it gives them wrong products.
+blas_is_serial() {
+  local program serial=1
+  program=$(mktemp)
+  if echo '#include <cblas.h>
+           int main() { return openblas_get_parallel() == 0 ? 0 : 1; }' | g++ -x c++ - -o "$program" -lopenblas; then
+    "$program" && serial=0
+  fi
+  rm -f "$program"
+  return $serial
+}
 
 # The first things decide whether the later ones are found (headers are looked for with g++), so this is asked again after installing.
 missing_packages() {
