@@ -34,9 +34,11 @@ template <RankGroup Inner>
 class Checked {
 public:
   using Device = typename Inner::Device;
-  static_assert(std::is_same_v<Device, HostDevice>,
-                "zero: Checked compares ranks on host streams; on a GPU the comparison would need a host synchronisation, which hides missing waits");
-  static_assert(GathersAll<Inner, std::uint64_t>, "zero: Checked compares ranks through the communicator's own enqueue for zero::AllGather<std::uint64_t>");
+  static_assert(
+      std::is_same_v<Device, HostDevice>,
+      "zero: Checked compares ranks on host streams; on a GPU the comparison would need a host synchronisation, which hides missing waits");
+  static_assert(GathersAll<Inner, std::uint64_t>,
+                "zero: Checked compares ranks through the communicator's own enqueue for zero::AllGather<std::uint64_t>");
 
   /// @param inner what is checked, kept by value; `Borrowed{communicator}` for one that somebody else owns.
   explicit Checked(Inner inner) : inner_(std::move(inner)) {}

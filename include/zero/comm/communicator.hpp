@@ -43,8 +43,7 @@ using StreamOf = typename C::Device::Stream;
 /// - failures on the way arrive at the stream: its later work does not run, and its next call or wait throws. Wrong arguments throw
 ///   `UsageError` in the call and enqueue nothing.
 template <class C, class Operation>
-concept Performs =
-    RankGroup<C> && requires(C& group, StreamOf<C> stream, Operation const& operation) { group.enqueue(stream, operation); };
+concept Performs = RankGroup<C> && requires(C& group, StreamOf<C> stream, Operation const& operation) { group.enqueue(stream, operation); };
 
 template <class C, class T>
 concept GathersAll = Performs<C, AllGather<T>>;
@@ -78,26 +77,37 @@ concept Splits = RankGroup<C> && requires(C& group) {
 
 /// What training asks for: `check_communicator<C>()` says in a sentence what is missing.
 template <class C>
-concept Communicator = RankGroup<C> && GathersAll<C, float> && ReduceScatters<C, float> && AllReduces<C, float, Sum> &&
-                       AllReduces<C, std::int64_t, Sum> && AllReduces<C, std::int64_t, Max> && Broadcasts<C, float> && AllToAlls<C, float> &&
-                       Synchronizes<C> && Groups<C> && Splits<C>;
+concept Communicator =
+    RankGroup<C> && GathersAll<C, float> && ReduceScatters<C, float> && AllReduces<C, float, Sum> && AllReduces<C, std::int64_t, Sum> &&
+    AllReduces<C, std::int64_t, Max> && Broadcasts<C, float> && AllToAlls<C, float> && Synchronizes<C> && Groups<C> && Splits<C>;
 
 /// One sentence for each requirement of `Communicator` that C lacks: `static_assert(zero::check_communicator<MyCommunicator>());`
 template <class C>
 consteval bool check_communicator() {
-  static_assert(requires { typename C::Device; typename C::Device::Stream; },
-                "zero: a communicator needs a member type Device that models zero::Device: it says on which streams the operations run");
-  static_assert(requires(C const& c) { { c.rank() } noexcept -> std::same_as<int>; { c.size() } noexcept -> std::same_as<int>; },
-                "zero: a communicator needs int rank() const noexcept and int size() const noexcept");
-  static_assert(requires(C& c, std::exception_ptr cause) { { c.abort(cause) } noexcept -> std::same_as<void>; },
-                "zero: a communicator needs void abort(std::exception_ptr) noexcept: it makes the peers that wait throw");
+  static_assert(
+      requires {
+        typename C::Device;
+        typename C::Device::Stream;
+      }, "zero: a communicator needs a member type Device that models zero::Device: it says on which streams the operations run");
+  static_assert(
+      requires(C const& c) {
+        { c.rank() } noexcept -> std::same_as<int>;
+        { c.size() } noexcept -> std::same_as<int>;
+      }, "zero: a communicator needs int rank() const noexcept and int size() const noexcept");
+  static_assert(
+      requires(C& c, std::exception_ptr cause) {
+        { c.abort(cause) } noexcept -> std::same_as<void>;
+      }, "zero: a communicator needs void abort(std::exception_ptr) noexcept: it makes the peers that wait throw");
   if constexpr (RankGroup<C>) {
-    static_assert(GathersAll<C, float>, "zero: a communicator for training needs enqueue(stream, zero::AllGather<T> const&): "
-                                        "it turns sharded parameters into whole ones");
-    static_assert(ReduceScatters<C, float>, "zero: a communicator for training needs enqueue(stream, zero::ReduceScatter<T> const&): "
-                                            "it turns gradients into their sum, sharded");
-    static_assert(AllReduces<C, float, Sum>, "zero: a communicator for training needs enqueue(stream, zero::AllReduce<T> const&): "
-                                             "it turns gradients into their sum on every rank");
+    static_assert(GathersAll<C, float>,
+                  "zero: a communicator for training needs enqueue(stream, zero::AllGather<T> const&): "
+                  "it turns sharded parameters into whole ones");
+    static_assert(ReduceScatters<C, float>,
+                  "zero: a communicator for training needs enqueue(stream, zero::ReduceScatter<T> const&): "
+                  "it turns gradients into their sum, sharded");
+    static_assert(AllReduces<C, float, Sum>,
+                  "zero: a communicator for training needs enqueue(stream, zero::AllReduce<T> const&): "
+                  "it turns gradients into their sum on every rank");
     static_assert(AllReduces<C, std::int64_t, Sum> && AllReduces<C, std::int64_t, Max>,
                   "zero: a communicator for training needs enqueue for zero::AllReduce<std::int64_t, zero::Sum> and zero::Max: "
                   "norms and flags are summed exactly");
@@ -107,7 +117,6 @@ consteval bool check_communicator() {
     static_assert(Groups<C>, "zero: a communicator for training needs group(stream, body): the operations of one unit go out together");
     static_assert(Splits<C>, "zero: a communicator for training needs split(color, key), which returns a communicator of the subgroup");
   }
-  return Communicator<C>;
   return Communicator<C>;
 }
 

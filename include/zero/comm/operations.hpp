@@ -36,7 +36,8 @@ enum class OperationKind : std::int32_t { all_gather, reduce_scatter, all_reduce
 
 /// The kind in words.
 [[nodiscard]] constexpr char const* name(OperationKind kind) noexcept {
-  constexpr char const* names[] = {"all-gather", "reduce-scatter", "all-reduce", "broadcast", "all-to-all", "barrier", "announcement", "split"};
+  constexpr char const* names[] = {"all-gather", "reduce-scatter", "all-reduce",   "broadcast",
+                                   "all-to-all", "barrier",        "announcement", "split"};
   auto const index = static_cast<std::int32_t>(kind);
   return index >= 0 && index < 8 ? names[index] : "unknown";
 }

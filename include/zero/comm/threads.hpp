@@ -55,9 +55,8 @@ private:
 };
 
 template <class Operation>
-concept ThreadOperation =
-    requires(ThreadCall call, Operation const& operation) { check_arguments(operation, 1, 0, SourceLocation()); } &&
-    !std::is_same_v<Operation, Announce>;
+concept ThreadOperation = requires(ThreadCall call, Operation const& operation) { check_arguments(operation, 1, 0, SourceLocation()); } &&
+                          !std::is_same_v<Operation, Announce>;
 
 struct RankLauncher;
 

@@ -3,7 +3,6 @@
 /// @file
 /// Element types: bf16 and half as 2-byte structs, and the open trait that tells the library what an element type is.
 
-#include <bit>
 #include <concepts>
 #include <cstdint>
 #include <type_traits>
@@ -15,47 +14,40 @@ namespace zero {
 namespace detail {
 
 ZERO_HOST_DEVICE constexpr std::uint16_t bf16_bits(float value) noexcept {
-  std::uint32_t const bits = std::bit_cast<std::uint32_t>(value);
-  // Branch-free, so that loops vectorise: round to nearest even, and keep NaN a quiet NaN with its sign.
-  std::uint32_t const rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  std::uint32_t const quiet_nan = (bits >> 16) | 0x0040u;
-  bool const is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  return static_cast<std::uint16_t>(is_nan ? quiet_nan : rounded);
+  std::uint32_t const bits = __builtin_bit_cast(std::uint32_t, value);
+  // Branch-free and in 32-bit operations that every vector unit has: round to nearest even, and keep NaN a quiet NaN with its sign.
+  std::uint32_t const nan = static_cast<std::uint32_t>(static_cast<std::int32_t>(0x7f800000u - (bits & 0x7fffffffu)) >> 31);  // all ones
+  std::uint32_t const up = (0x7fffu + ((bits >> 16) & 1u)) & ~nan;
+  return static_cast<std::uint16_t>(((bits + up) | (nan & 0x00400000u)) >> 16);
 }
 
 ZERO_HOST_DEVICE constexpr float bf16_value(std::uint16_t bits) noexcept {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16);
 }
 
+// Branch-free as well: every case is computed, then one is selected.
 ZERO_HOST_DEVICE constexpr std::uint16_t half_bits(float value) noexcept {
-  std::uint32_t const bits = std::bit_cast<std::uint32_t>(value);
+  std::uint32_t const bits = __builtin_bit_cast(std::uint32_t, value);
   std::uint32_t const sign = (bits >> 16) & 0x8000u;
   std::uint32_t const magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));  // quiet NaN
-  if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);                                // rounds to 2^16 or more
-  if (magnitude >= 0x38800000u) {                                                                                 // normal in half
-    std::uint32_t const rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
-    return static_cast<std::uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
-  }
-  if (magnitude < 0x33000000u) return static_cast<std::uint16_t>(sign);  // below half of the least denormal
-  std::uint32_t const exponent = magnitude >> 23;                        // 102 .. 112
-  std::uint32_t const mantissa = (magnitude & 0x7fffffu) | 0x800000u;
-  std::uint32_t const shift = 126u - exponent;  // 14 .. 24
-  std::uint32_t const kept = mantissa >> shift;
-  std::uint32_t const rest = mantissa & ((1u << shift) - 1u);
-  std::uint32_t const tie = 1u << (shift - 1u);
-  std::uint32_t const up = (rest > tie || (rest == tie && (kept & 1u) != 0)) ? 1u : 0u;
-  return static_cast<std::uint16_t>(sign | (kept + up));
+  std::uint32_t const quiet_nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
+  std::uint32_t const normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
+  // The last place of numbers around 0.5 is the least denormal of half: the addition rounds there.
+  std::uint32_t const denormal = __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(float, magnitude) + 0.5f) - 0x3f000000u;
+  std::uint32_t const finite = magnitude < 0x38800000u ? denormal : normal;
+  std::uint32_t const number = magnitude >= 0x477ff000u ? 0x7c00u : finite;  // rounds to 2^16 or more
+  return static_cast<std::uint16_t>(sign | (magnitude > 0x7f800000u ? quiet_nan : number));
 }
 
 ZERO_HOST_DEVICE constexpr float half_value(std::uint16_t bits) noexcept {
   std::uint32_t const sign = (static_cast<std::uint32_t>(bits) & 0x8000u) << 16;
-  std::uint32_t const exponent = (bits >> 10) & 0x1fu;
-  std::uint32_t const mantissa = bits & 0x3ffu;
-  if (exponent == 0x1fu) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
-  float const magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-  return sign != 0 ? -magnitude : magnitude;
+  std::uint32_t const magnitude = bits & 0x7fffu;
+  std::uint32_t const special = 0x7f800000u | (magnitude << 13);  // infinity and NaN
+  std::uint32_t const normal = (magnitude << 13) + 0x38000000u;
+  // An integer times the least denormal; the conversion of an int is what vector units have.
+  std::uint32_t const denormal = __builtin_bit_cast(std::uint32_t, static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-24f);
+  std::uint32_t const finite = magnitude < 0x400u ? denormal : normal;
+  return __builtin_bit_cast(float, sign | (magnitude >= 0x7c00u ? special : finite));
 }
 
 }  // namespace detail

@@ -42,7 +42,9 @@ template <class Operation>
 void check_pointers(Operation const& operation, SourceLocation where, int rank) {
   if (operation.count == 0) return;
   if (operation.send == nullptr || operation.receive == nullptr) {
-    refuse<Operation>(std::string(operation.send == nullptr ? "send" : "receive") + " is null, the count is " + std::to_string(operation.count), where, rank);
+    refuse<Operation>(
+        std::string(operation.send == nullptr ? "send" : "receive") + " is null, the count is " + std::to_string(operation.count), where,
+        rank);
   }
 }
 

@@ -52,6 +52,18 @@ private:
   }
 }
 
+/// True for a `MismatchError`.
+[[nodiscard]] inline bool is_mismatch(std::exception_ptr const& cause) noexcept {
+  if (cause == nullptr) return false;
+  try {
+    std::rethrow_exception(cause);
+  } catch (MismatchError const&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 /// Something in which ranks wait and which can be told that it will never complete.
 class Breakable {
 public:
@@ -70,6 +82,7 @@ public:
   struct Cause {
     int rank = -1;  ///< -1: the watchdog.
     bool deadline = false;
+    bool mismatch = false;  ///< Ranks called different things: nobody's failure more than the others', and said alike on all ranks.
     std::string text;
     std::exception_ptr exception;
   };
@@ -98,6 +111,7 @@ public:
     failed_ = true;
     cause_.rank = rank;
     cause_.deadline = deadline;
+    cause_.mismatch = is_mismatch(exception);
     cause_.text = std::move(text);
     cause_.exception = std::move(exception);
     for (Breakable* group : groups_) group->break_waits();
@@ -109,6 +123,7 @@ public:
     std::string text;
     int peer = -1;
     bool deadline = false;
+    bool mismatch = false;
     {
       LockGuard const guard(lock_);
       if (!failed_) return;
@@ -116,9 +131,11 @@ public:
       text = cause_.text;
       peer = cause_.rank;
       deadline = cause_.deadline;
+      mismatch = cause_.mismatch;
     }
     if (own != nullptr) std::rethrow_exception(own);
     if (deadline) throw DeadlineError(text, rank);
+    if (mismatch) throw MismatchError("rank " + std::to_string(peer) + " says: " + text, rank);
     throw PeerError("rank " + std::to_string(peer) + " failed first: " + text, rank, peer);
   }
 

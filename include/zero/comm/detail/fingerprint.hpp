@@ -49,7 +49,8 @@ template <class Operation>
   }
   if constexpr (requires { operation.root; }) result.root = operation.root;
   if constexpr (requires { operation.text; }) {
-    for (int i = 0; i + 1 < Fingerprint::text_bytes && operation.text != nullptr && operation.text[i] != '\0'; ++i) result.text[i] = operation.text[i];
+    for (int i = 0; i + 1 < Fingerprint::text_bytes && operation.text != nullptr && operation.text[i] != '\0'; ++i)
+      result.text[i] = operation.text[i];
   }
   return result;
 }
@@ -77,8 +78,8 @@ template <class Operation>
 
 /// What a rank says that finds a peer calling something else.
 [[nodiscard]] inline std::string mismatch_in_words(int rank, Fingerprint const& own, int peer, Fingerprint const& other) {
-  return "the ranks do not call the same thing: rank " + std::to_string(rank) + " calls " + in_words(own) + ", rank " + std::to_string(peer) +
-         " calls " + in_words(other);
+  return "the ranks do not call the same thing: rank " + std::to_string(rank) + " calls " + in_words(own) + ", rank " +
+         std::to_string(peer) + " calls " + in_words(other);
 }
 
 }  // namespace zero::detail

@@ -13,6 +13,11 @@
 #include <zero/core/config.hpp>
 #include <zero/core/element.hpp>
 
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpass-failed"  // Loops inlined where the count is a small constant are not vectorised, and need not be.
+#endif
+
 namespace zero::detail {
 
 /// The value of one element, in the type it is added in. Spelled out for the types whose conversion is a shift: g++ does not inline a function that
@@ -29,6 +34,9 @@ ZERO_FIXED_ORDER inline compute_t<T> widened(T value) noexcept {
 /// One addition. Integers wrap around, as they do on every device.
 template <class C>
 ZERO_FIXED_ORDER inline C combine(Sum, C a, C b) noexcept {
+#if defined(__clang__)
+#pragma clang fp reassociate(off)  // What ZERO_FIXED_ORDER is to g++: -Ofast would reorder at least the scalar rest of a loop.
+#endif
   if constexpr (std::integral<C>) {
     using U = std::make_unsigned_t<C>;
     return static_cast<C>(static_cast<U>(static_cast<U>(a) + static_cast<U>(b)));
@@ -167,3 +175,7 @@ void reduce_in_order(T const* const* from, int ranks, T* to, std::int64_t count,
 }
 
 }  // namespace zero::detail
+
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif

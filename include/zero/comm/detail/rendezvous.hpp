@@ -39,7 +39,7 @@ public:
     std::string mismatch;                   ///< This rank's own mismatch, protected by the domain's lock.
     std::atomic<std::uint32_t> met = 0;     ///< The generation this rank has arrived at last, for the watchdog.
     alignas(64) std::atomic<std::int64_t> copied_bytes = 0;
-    std::atomic<std::uint32_t> turns = 0;   ///< Twice the operations done; the lowest bit says broken.
+    std::atomic<std::uint32_t> turns = 0;  ///< Twice the operations done; the lowest bit says broken.
     std::atomic<std::uint64_t> last_turn = no_turn;
   };
 
@@ -138,7 +138,8 @@ public:
       list += (list.empty() ? "" : ", ") + std::to_string(member(rank));
     }
     if (here.empty() || missing.empty()) return {};
-    return "a collective was not joined by all ranks within " + std::to_string(deadline_ms) + " ms: missing " + missing + "; waiting " + here;
+    return "a collective was not joined by all ranks within " + std::to_string(deadline_ms) + " ms: missing " + missing + "; waiting " +
+           here;
   }
 
 private:
@@ -209,7 +210,7 @@ private:
   std::shared_ptr<FailureDomain> domain_;
   std::vector<int> members_;
   std::unique_ptr<Slot[]> slots_;
-  int left_ = -1;                          // Protected by the domain's lock, as are the next two.
+  int left_ = -1;                                         // Protected by the domain's lock, as are the next two.
   std::uint32_t watched_generation_ = ~std::uint32_t{0};  // No generation: the first look only starts the clock.
   std::int64_t watched_since_ms_ = 0;
   alignas(64) std::atomic<int> arrived_ = 0;

@@ -124,7 +124,8 @@ private:
   [[nodiscard]] T const* const* operands_at(std::int64_t element) noexcept {
     std::byte* const storage = group_.slot(rank_).operands.get();
     for (int peer = 0; peer < size(); ++peer) {
-      ::new (static_cast<void*>(storage + static_cast<std::size_t>(peer) * sizeof(T const*))) auto(static_cast<T const*>(group_.slot(peer).send) + element);
+      ::new (static_cast<void*>(storage + static_cast<std::size_t>(peer) * sizeof(T const*))) auto(
+          static_cast<T const*>(group_.slot(peer).send) + element);
     }
     return std::launder(reinterpret_cast<T const* const*>(storage));
   }
