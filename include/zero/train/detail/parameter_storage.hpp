@@ -74,20 +74,20 @@ public:
                  Purpose::optimizer_states),
         gradients_(memory, stored_elements<typename S::gradients>(partition, true), Purpose::gradients) {}
 
-  [[nodiscard]] Geometry geometry(SegmentId id) const noexcept {
+  [[nodiscard]] Geometry geometry(SegmentId id) const {
     Segment const& segment = partition_->segment(id);
     return {segment.span_elements, segment.shard_elements, partition_->ranks(), rank_};
   }
-  [[nodiscard]] TensorRef<parameter, typename S::parameters> parameters(SegmentId id) noexcept {
+  [[nodiscard]] TensorRef<parameter, typename S::parameters> parameters(SegmentId id) {
     return {parameters_.data() + parameter_offsets_[id], geometry(id)};
   }
   /// What the optimizer updates; only of trainable segments.
-  [[nodiscard]] TensorRef<master, typename S::optimizer_states> masters(SegmentId id) noexcept {
+  [[nodiscard]] TensorRef<master, typename S::optimizer_states> masters(SegmentId id) {
     if constexpr (separate_masters<S, P>) return {masters_.data() + master_offsets_[id], geometry(id)};
     else return in_place<typename S::optimizer_states>(parameters(id));
   }
   /// Where gradients add up; only of trainable segments.
-  [[nodiscard]] TensorRef<accumulator, typename S::gradients> gradients(SegmentId id) noexcept {
+  [[nodiscard]] TensorRef<accumulator, typename S::gradients> gradients(SegmentId id) {
     return {gradients_.data() + gradient_offsets_[id], geometry(id)};
   }
   /// Offset of a trainable segment in a flat buffer of optimizer states.
