@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <span>
 #include <type_traits>
 
@@ -46,6 +47,9 @@ template <class T>
 /// @endcode
 /// @tparam Opt  The optimizer: a functor for one element, see `Optimizer`.
 /// @tparam S    The stage of the parameters it is used with.
+///
+/// The parameters must outlive it. Neither copied nor moved; destroyed, it waits until this rank's queued steps no longer need the states, and
+/// aborts the group before that if an exception destroys it, as `ShardedParameters` does.
 /// @par Memory
 /// `Opt::states` values of the masters' type for each padded trainable element of the placement, zero at the start.
 template <class Opt, class S>
@@ -60,7 +64,10 @@ public:
   /// @par Communication
   /// Collective: an all-gather of 32 bytes a rank, which compares the ranks.
   template <class Parameters>
-  explicit ShardedOptimizer(Parameters& parameters, Opt const& options = {}) : options_(options), parameters_(&parameters) {
+  explicit ShardedOptimizer(Parameters& parameters, Opt const& options = {})
+      : options_(options),
+        parameters_(&parameters),
+        settle_([](void* of, bool unwinding) noexcept { static_cast<Parameters*>(of)->engine().settle(unwinding); }) {
     static_assert(std::is_same_v<typename Parameters::stage, S>, "zero: the optimizer's stage is not the stage of these parameters");
     using Master = typename Parameters::master;
     static_assert(check_optimizer<Opt, Master>());
@@ -80,6 +87,9 @@ public:
       Device::synchronize(compute);
     }
   }
+  ShardedOptimizer(ShardedOptimizer const&) = delete;
+  ShardedOptimizer& operator=(ShardedOptimizer const&) = delete;
+  ~ShardedOptimizer() { settle_(parameters_, std::uncaught_exceptions() > exceptions_); }
 
   /// The options of the steps to come. Equal on all ranks.
   [[nodiscard]] Opt& options() noexcept { return options_; }
@@ -137,7 +147,7 @@ public:
 private:
   template <class Parameters>
   void check_same(Parameters& parameters, SourceLocation where) const {
-    if (parameters_ != static_cast<void const*>(&parameters)) {
+    if (parameters_ != static_cast<void*>(&parameters)) {
       throw UsageError("step: the optimizer was made for other parameters", where, parameters.group().rank());
     }
   }
@@ -170,7 +180,9 @@ private:
   }
 
   Opt options_;
-  void const* parameters_;
+  void* parameters_;
+  void (*settle_)(void* parameters, bool unwinding) noexcept;
+  int exceptions_ = std::uncaught_exceptions();
   std::int64_t elements_ = 0;
   Buffer<std::byte> states_;
   Buffer<std::byte> update_;

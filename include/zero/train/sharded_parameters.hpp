@@ -39,9 +39,7 @@ class GatheredModel {
 public:
   using parameter = typename Engine::parameter;
 
-  GatheredModel(Engine& engine, SourceLocation where) : engine_(&engine) {
-    for (Unit unit : engine.layout().units()) engine.hold(unit, where);
-  }
+  explicit GatheredModel(Engine& engine) : engine_(&engine) { engine.hold_all(); }
   GatheredModel(GatheredModel const&) = delete;
   GatheredModel& operator=(GatheredModel const&) = delete;
   ~GatheredModel() { engine_->let_go_of_all(); }
@@ -139,7 +137,7 @@ public:
   /// Collective where parameters are Sharded: an all-gather of every segment that is not resident.
   /// @par Memory
   /// Where parameters are Sharded, all of them under `gathered`.
-  [[nodiscard]] GatheredModel<Engine> gather_all(SourceLocation where = SourceLocation::current()) { return {engine_, where}; }
+  [[nodiscard]] GatheredModel<Engine> gather_all() { return GatheredModel<Engine>(engine_); }
 
   /// Rule 3 and the decision: gradients become the optimizer's placement, are measured, and the step is decided, equally on all ranks. Enqueued;
   /// the host waits for nothing.

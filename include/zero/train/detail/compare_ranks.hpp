@@ -32,11 +32,19 @@ void compare_ranks(Group& group, StreamPair<Device> const& streams, std::byte* m
   auto* const all = reinterpret_cast<std::int64_t*>(memory);
   std::int64_t* const mine = all + std::int64_t{group.rank()} * fingerprint_words;
   std::vector<std::int64_t> words(static_cast<std::size_t>(ranks) * fingerprint_words);
-  Device::copy(stream, mine, own.words.data(), static_cast<std::int64_t>(sizeof(own.words)));
-  group.enqueue(stream,
-                AllGather<std::int64_t>{.send = mine, .receive = all, .count = fingerprint_words, .label = Label{Subject::control}});
-  Device::copy(stream, words.data(), all, fingerprint_bytes(ranks));
-  Device::synchronize(stream);
+  try {
+    Device::copy(stream, mine, own.words.data(), static_cast<std::int64_t>(sizeof(own.words)));
+    group.enqueue(stream,
+                  AllGather<std::int64_t>{.send = mine, .receive = all, .count = fingerprint_words, .label = Label{Subject::control}});
+    Device::copy(stream, words.data(), all, fingerprint_bytes(ranks));
+    Device::synchronize(stream);
+  } catch (...) {
+    try {  // What was enqueued uses memory that is about to go.
+      Device::synchronize(stream);
+    } catch (...) {
+    }
+    throw;
+  }
   for (std::size_t k = 0; k < fingerprint_words; ++k) {
     for (int r = 1; r < ranks; ++r) {
       if (words[static_cast<std::size_t>(r) * fingerprint_words + k] != words[k]) {

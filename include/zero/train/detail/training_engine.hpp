@@ -3,9 +3,11 @@
 /// @file
 /// What scopes, passes and optimizers act on: the parts of sharded training in one place, and the order in which they may be used.
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -74,8 +76,12 @@ public:
   TrainingEngine(TrainingEngine const&) = delete;
   TrainingEngine& operator=(TrainingEngine const&) = delete;
 
-  ~TrainingEngine() {
-    if (std::uncaught_exceptions() > exceptions_) abort("an exception destroyed the parameters");
+  ~TrainingEngine() { settle(std::uncaught_exceptions() > exceptions_); }
+
+  /// What the owner of memory that queued work may use does before the memory goes back: waits for that work, and aborts the group before that
+  /// if an exception destroys the owner, because peers may never join what is queued then.
+  void settle(bool unwinding) noexcept {
+    if (unwinding) abort("an exception destroyed the parameters or their optimizer");
     try {
       Device::synchronize(streams_.communication());
     } catch (...) {  // the failure was, or will be, thrown where the stream is used
@@ -109,6 +115,7 @@ public:
     if (kind_ != PassKind::none) fail("a new pass: the one before is still open", where);
     if (kind == PassKind::training && reduced_) fail("a new training pass: publish() has not ended the step yet", where);
     if (kind == PassKind::training && last_seen_) fail("a new training pass: the one before was declared the last before the step", where);
+    announce(Label{Subject::control}, kind == PassKind::inference ? "inference pass" : last ? "last training pass" : "training pass");
     kind_ = kind;
     last_ = last;
   }
@@ -121,6 +128,7 @@ public:
       abandoned_ = "the gradients of unit '" + name(static_cast<Unit>(unit)) + "' were not handed over";
       check_not_abandoned("finish", where);
     }
+    announce(Label{Subject::control}, "finish");
     gradients_.end_pass(last_);
     last_seen_ = last_seen_ || last_;
   }
@@ -133,7 +141,7 @@ public:
   void abandon_pass(bool unwinding) noexcept {
     kind_ = PassKind::none;
     weights_.end_phase();
-    abandon("a pass was not finished", unwinding);
+    abandon(std::nullopt, unwinding);
   }
 
   // Weights.
@@ -150,17 +158,22 @@ public:
   }
   void release_weights(Unit unit) noexcept { weights_.release(unit); }
 
-  void hold(Unit unit, SourceLocation where) {
-    check_unit(unit, where);
-    announce(Label{Subject::parameters, to_index(unit)}, "gather all");
-    if constexpr (Conversion<typename S::parameters, Replicated>::communicates) weights_.acquire(unit);
-  }
-  void let_go_of_all() noexcept {
+  void hold_all() {
+    announce(Label{Subject::parameters}, "gather all");
     if constexpr (Conversion<typename S::parameters, Replicated>::communicates) {
-      for (Unit unit : layout().units()) weights_.release(unit);
-      if (kind_ == PassKind::none) weights_.end_phase();
+      std::int32_t held = 0;
+      try {
+        for (Unit unit : layout().units()) {
+          weights_.acquire(unit);
+          ++held;
+        }
+      } catch (...) {
+        let_go_of(held);
+        throw;
+      }
     }
   }
+  void let_go_of_all() noexcept { let_go_of(static_cast<std::int32_t>(layout().unit_count())); }
 
   // Gradients.
 
@@ -175,17 +188,14 @@ public:
   }
   void abandon_gradients(Unit unit, bool unwinding) noexcept {
     gradients_.close(unit);
-    try {
-      abandon("the gradients of unit '" + name(unit) + "' were not handed over", unwinding);
-    } catch (...) {
-      abandon("", unwinding);
-    }
+    abandon(unit, unwinding);
   }
   [[nodiscard]] bool first_use_of_gradient(Unit unit, ParameterId id) const { return gradients_.first_use(unit, id); }
 
   /// Forgets what was accumulated since the last step, and an abandoned pass.
   void discard_gradients(SourceLocation where) {
     if (kind_ != PassKind::none) fail("discard_gradients: a pass is open", where);
+    announce(Label{Subject::control}, "discard gradients");
     gradients_.discard();
     abandoned_.clear();
     is_abandoned_ = false;
@@ -205,6 +215,7 @@ public:
     if (!(options.max_norm >= 0) || options.micro_batches < 1 || !(options.loss_scale > 0)) {
       fail("a step: max_norm must not be negative, micro_batches and loss_scale must be positive", where);
     }
+    announce(Label{Subject::control, options_hash(options)}, "step (index: hash of options)");
     gradients_.reduce();
     reduced_ = true;
     return decider_.decide(options, static_cast<double>(gradients_.wire_factor()),
@@ -217,6 +228,7 @@ public:
 
   void publish(SourceLocation where) {
     check_reduced("publish", where);
+    announce(Label{Subject::control}, "publish");
     using Rule = Conversion<typename S::optimizer_states, typename S::parameters>;
     if constexpr (Rule::communicates) {
       streams_.communication_after_compute(WaitId::publish_after_update);
@@ -238,6 +250,13 @@ public:
   [[noreturn]] void fail(std::string const& what, SourceLocation where) const { throw UsageError(what, where, group_->rank()); }
 
 private:
+  void let_go_of(std::int32_t units) noexcept {
+    if constexpr (Conversion<typename S::parameters, Replicated>::communicates) {
+      for (std::int32_t i = 0; i < units; ++i) weights_.release(static_cast<Unit>(i));
+      if (kind_ == PassKind::none) weights_.end_phase();
+    }
+  }
+
   [[nodiscard]] std::string name(Unit unit) const { return std::string(layout().name(unit)); }
 
   void check_unit(Unit unit, SourceLocation where) const { static_cast<void>(layout().parameters(unit, where)); }
@@ -247,9 +266,14 @@ private:
       fail(std::string(call) + ": " + abandoned_ + "; discard_gradients() on all ranks starts afresh", where);
   }
 
-  void abandon(std::string why, bool unwinding) noexcept {
+  /// @param unit  Whose gradients were given up; none: the pass was.
+  void abandon(std::optional<Unit> unit, bool unwinding) noexcept {
     is_abandoned_ = true;
-    if (abandoned_.empty()) abandoned_ = std::move(why);
+    try {
+      if (abandoned_.empty())
+        abandoned_ = unit ? "the gradients of unit '" + name(*unit) + "' were not handed over" : "a pass was not finished";
+    } catch (...) {  // no memory for the text
+    }
     if (unwinding) abort("an exception left a pass");
   }
 
@@ -259,6 +283,18 @@ private:
     } catch (...) {
       group_->abort(std::current_exception());
     }
+  }
+
+  /// A step whose options differ over the ranks would be decided differently.
+  [[nodiscard]] static std::int32_t options_hash(StepOptions const& options) noexcept {
+    auto const hash = Hasher{}
+                          .add(std::bit_cast<std::uint64_t>(options.max_norm))
+                          .add(std::bit_cast<std::uint64_t>(options.loss_scale))
+                          .add(static_cast<std::uint64_t>(options.micro_batches))
+                          .add(std::uint64_t{options.mean_over_ranks})
+                          .add(std::uint64_t{options.skip_non_finite})
+                          .value();
+    return static_cast<std::int32_t>(hash & 0x7fff'ffff);
   }
 
   /// Where the communicator compares ranks, it does so here too, at every stage.
