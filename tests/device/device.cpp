@@ -10,7 +10,8 @@
 #include <zero/device/host_device.hpp>
 #include <zero/device/wait_id.hpp>
 
-namespace {
+// Named: clang warns of friends in an unnamed namespace that only a concept needs.
+namespace device_test {
 
 /// The least that is a device: nothing happens.
 struct Complete {
@@ -105,6 +106,6 @@ static_assert(zero::CopiesMemory<NoForEach> && !zero::ExecutesFunctors<NoForEach
 static_assert(zero::CopiesMemory<NoAccumulate> && !zero::ExecutesFunctors<NoAccumulate> && !zero::Device<NoAccumulate>);
 static_assert(zero::CopiesMemory<NoRun> && !zero::ExecutesFunctors<NoRun> && !zero::Device<NoRun>);
 
-}  // namespace
+}  // namespace device_test
 
-TEST_CASE("a_device_is_what_has_every_requirement") { CHECK(zero::check_device<Complete>()); }
+TEST_CASE("a_device_is_what_has_every_requirement") { CHECK(zero::check_device<device_test::Complete>()); }

@@ -8,10 +8,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
 #include <memory>
-#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -21,27 +19,8 @@
 
 #include <zero/device/host_stream.hpp>
 
+#include "support/allocations.hpp"
 #include "support/gate.hpp"
-
-namespace {
-
-std::atomic<std::int64_t> allocations = 0;
-
-void* counted(std::size_t bytes, std::size_t alignment) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  void* const block = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment + (bytes == 0 ? alignment : 0));
-  if (block == nullptr) throw std::bad_alloc();
-  return block;
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return counted(bytes, alignof(std::max_align_t)); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) { return counted(bytes, static_cast<std::size_t>(alignment)); }
-void operator delete(void* block) noexcept { std::free(block); }
-void operator delete(void* block, std::size_t) noexcept { std::free(block); }
-void operator delete(void* block, std::align_val_t) noexcept { std::free(block); }
-void operator delete(void* block, std::size_t, std::align_val_t) noexcept { std::free(block); }
 
 namespace {
 
@@ -53,10 +32,10 @@ using zero::test::OpenAtEnd;
 
 static_assert(std::is_trivially_copyable_v<HostStreamRef> && std::is_trivially_copyable_v<HostEvent>);
 static_assert(sizeof(HostStreamRef) == sizeof(void*) && sizeof(HostEvent) == 16);
-static_assert(!std::is_default_constructible_v<HostStreamRef>);                     // no hidden stream
+static_assert(!std::is_default_constructible_v<HostStreamRef>);  // no hidden stream
 static_assert(!std::is_constructible_v<HostStreamRef, std::nullptr_t> && !std::is_constructible_v<HostStreamRef, int>);
 static_assert(std::is_convertible_v<HostStream&, HostStreamRef> && std::is_convertible_v<HostStream const&, HostStreamRef>);
-static_assert(!std::is_convertible_v<HostStream, HostStreamRef>);                   // a view of a temporary
+static_assert(!std::is_convertible_v<HostStream, HostStreamRef>);  // a view of a temporary
 static_assert(!std::is_copy_constructible_v<HostStream> && std::is_nothrow_move_constructible_v<HostStream>);
 static_assert(std::is_nothrow_destructible_v<HostStream>);
 static_assert(std::is_nothrow_default_constructible_v<HostEvent>);
@@ -564,7 +543,10 @@ TEST_CASE("allocates_nothing_after_construction") {
   auto const step = [&] {
     a.enqueue([large, &sum] { sum += large[3] + 1; });
     b.wait(a.record());
-    b.enqueue([&sum] { sum *= 2; sum %= 1009; });
+    b.enqueue([&sum] {
+      sum *= 2;
+      sum %= 1009;
+    });
     a.wait(b.record());
     c.wait(a.record());
     c.enqueue([] {});
@@ -572,9 +554,9 @@ TEST_CASE("allocates_nothing_after_construction") {
     a.synchronize();
   };
   step();
-  std::int64_t const before = allocations.load();
+  std::int64_t const before = zero::test::allocations();
   for (int i = 0; i < 300; ++i) step();
-  std::int64_t const after = allocations.load();
+  std::int64_t const after = zero::test::allocations();
   CHECK(before > 0);
   CHECK(after == before);
 }

@@ -114,22 +114,26 @@ TEST_CASE("delays_follow_from_the_seed") {
 
 TEST_CASE("a_seed_delays_tasks_and_the_points_inside_them") {
   constexpr std::uint64_t seed = 99;
-  constexpr std::int32_t max_us = 400;
-  constexpr std::uint64_t tasks = 10;
-  constexpr std::uint64_t points = 9;
-  std::int64_t least_us = 0;  // sleeping takes at least the time asked for
-  for (std::uint64_t i = 0; i < tasks * (points + 1); ++i) least_us += random_delay(seed, i, max_us).microseconds;
-  REQUIRE(least_us > 1000);
-  for (bool const worker : {true, false}) {
-    zero::HostStream stream{{.worker = worker, .delay_seed = seed, .max_delay_us = max_us}};
-    auto const begin = std::chrono::steady_clock::now();
-    for (std::uint64_t i = 0; i < tasks; ++i) {
-      stream.enqueue([] {
-        for (std::uint64_t p = 0; p < points; ++p) zero::detail::delay_point();
-      });
+  constexpr std::int32_t max_us = 4000;
+  struct Work {
+    std::uint64_t tasks;
+    std::uint64_t points;  // in each task
+  };
+  for (Work const work : {Work{100, 0}, Work{1, 99}}) {
+    std::int64_t least_us = 0;  // sleeping takes at least the time asked for
+    for (std::uint64_t i = 0; i < 100; ++i) least_us += random_delay(seed, i, max_us).microseconds;
+    REQUIRE(least_us > 10000);
+    for (bool const worker : {true, false}) {
+      zero::HostStream stream{{.worker = worker, .delay_seed = seed, .max_delay_us = max_us}};
+      auto const begin = std::chrono::steady_clock::now();
+      for (std::uint64_t i = 0; i < work.tasks; ++i) {
+        stream.enqueue([points = work.points] {
+          for (std::uint64_t p = 0; p < points; ++p) zero::detail::delay_point();
+        });
+      }
+      stream.synchronize();
+      CHECK(elapsed_us(begin) >= least_us);
     }
-    stream.synchronize();
-    CHECK(elapsed_us(begin) >= least_us);
   }
   zero::detail::delay_point();  // outside a task: nothing
 }

@@ -189,8 +189,9 @@ TEST_CASE("a_limit_allows_the_last_byte_and_names_itself_beyond_it") {
   zero::LimitedResource limited{zero::host_memory(), 100};
   Buffer<std::uint8_t> first{limited, 60, Purpose::parameters};
   { Buffer<std::uint8_t> const fits{limited, 40, Purpose::gathered}; }
-  std::string const message =
-      message_of<zero::MemoryError>([&] { Buffer<std::uint8_t> const excess{limited, 41, Purpose::optimizer_states}; });
+  std::string const message = message_of<zero::MemoryError>([&] {
+    Buffer<std::uint8_t> const excess{limited, 41, Purpose::optimizer_states};
+  });
   CHECK(contains(message, "41 bytes"));
   CHECK(contains(message, "optimizer states"));
   CHECK(contains(message, "100 bytes"));
@@ -300,7 +301,9 @@ TEST_CASE("a_moved_buffer_keeps_its_block_and_leaves_an_empty_one") {
 
 TEST_CASE("refuses_sizes_beyond_63_bits_and_negative_ones") {
   std::int64_t const most = std::numeric_limits<std::int64_t>::max();
-  std::string const message = message_of<zero::MemoryError>([&] { Buffer<double> const b{zero::host_memory(), most / 4, Purpose::gathered}; });
+  std::string const message = message_of<zero::MemoryError>([&] {
+    Buffer<double> const b{zero::host_memory(), most / 4, Purpose::gathered};
+  });
   CHECK(contains(message, "2305843009213693951 elements of 8 bytes"));
   CHECK(contains(message, "gathered parameters"));
   try {

@@ -70,16 +70,19 @@ concept ExecutesFunctors = HasStreamsAndEvents<D> && requires(typename D::Stream
 /// A type without state whose static functions enqueue work: the host (`HostDevice`) or a GPU.
 ///
 /// What the syntax does not say:
-/// - **Order.** Work on one stream runs in the order it was enqueued. Work on two streams has no order but what `wait` gives. `wait(stream, event,
-///   id)` holds back only what is enqueued to `stream` afterwards, and does not block the calling thread unless the stream *is* the
-///   calling thread. Nothing else orders or synchronises: no function but `synchronize` waits for the device, none uses a default stream.
-/// - **Memory.** Pointers must stay valid until the work that uses them is done. The source and the destination of `copy` do not overlap, or are the
-///   same. Sizes are in elements of the pointer's type, `copy`'s in bytes; zero is allowed and does nothing. No function allocates.
-/// - **Functors** are trivially copyable and copied into the queue. `for_each` calls f(i) for 0 <= i < n, in any order, also at once: one call must not
-///   depend on another. `accumulate` does the same where calls may add to shared integers (the device makes that sound: in order on the
-///   host, by atomics inside the functor on a GPU). `run` calls f() once, by one thread.
-/// - **Failure.** Work behind a failed operation of a stream does not run. A failed stream refuses later work, and its events carry the failure to
-///   every stream that waits for them and to `synchronize`, which throws the first cause. An event before the failure is a success.
+/// - **Order.** Work on one stream runs in the order it was enqueued. Work on two streams has no order but what `wait` gives.
+///   `wait(stream, event, id)` holds back only what is enqueued to `stream` afterwards, and does not block the calling thread unless the
+///   stream *is* the calling thread. Nothing else orders or synchronises: no function but `synchronize` waits for the device, none uses a
+///   default stream.
+/// - **Memory.** Pointers must stay valid until the work that uses them is done. The source and the destination of `copy` do not overlap,
+///   or are the same. Sizes are in elements of the pointer's type, `copy`'s in bytes; zero is allowed and does nothing. No function
+///   allocates.
+/// - **Functors** are trivially copyable and copied into the queue. `for_each` calls f(i) for 0 <= i < n, in any order, also at once: one
+///   call must not depend on another. `accumulate` does the same where calls may add to shared integers (the device makes that sound: in
+///   order on the host, by atomics inside the functor on a GPU). `run` calls f() once, by one thread.
+/// - **Failure.** Work behind a failed operation of a stream does not run. A failed stream refuses later work, and its events carry the
+///   failure to every stream that waits for them and to `synchronize`, which throws the first cause. An event before the failure is a
+///   success.
 /// - **Who may call.** Any thread of the host, one thread at a time per stream. Not from inside enqueued work.
 /// - **`id`** names the wait for tests; a device may ignore it.
 template <class D>

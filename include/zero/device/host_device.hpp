@@ -16,16 +16,27 @@
 #include <zero/device/host_stream.hpp>
 #include <zero/device/wait_id.hpp>
 
+/// On a function: compile it for processors with AVX2 too and choose when the program starts. Not with FMA, whose contractions would change
+/// bits. Only where the loader can choose (g++ with glibc on x86-64), and not under the thread sanitizer, whose programs end in the choice.
+/// Define ZERO_NO_TARGET_CLONES to do without.
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__x86_64__) && defined(__GLIBC__) && !defined(__AVX2__) && \
+    !defined(__SANITIZE_THREAD__) && !defined(ZERO_NO_TARGET_CLONES)
+#define ZERO_TARGET_CLONES __attribute__((target_clones("default", "avx2")))
+#else
+#define ZERO_TARGET_CLONES
+#endif
+
 namespace zero {
 
 namespace detail {
 
 /// Calls f(i) for 0 <= i < n where the calls are independent of each other, so that the loop can be vectorised.
 ///
-/// By value, because what a local object points to is seen to stay the same. The blocks of constant length are what g++ vectorises at -O2 too: its
-/// cost model there allows no loop that needs a scalar rest. Shards are padded to whole blocks.
+/// By value, because what a local object points to is seen to stay the same. The blocks of constant length are what g++ vectorises at -O2
+/// too: its cost model there allows no loop that needs a scalar rest. Shards are padded to whole blocks. Flattened, because a call that
+/// is not inlined ends vectorisation, and a long functor called twice would not be.
 template <class F>
-inline void independent_loop(std::int64_t n, F f) {
+ZERO_TARGET_CLONES __attribute__((flatten)) void independent_loop(std::int64_t n, F f) {
   constexpr std::int64_t block = 64;
   std::int64_t begin = 0;
   for (; begin + block <= n; begin += block) {
@@ -54,7 +65,9 @@ struct HostDevice {
   [[nodiscard]] static Event record(Stream stream) noexcept { return stream.record(); }
 
   /// Lets what is enqueued to the stream from now on start only when the event is complete, see `HostStreamRef::wait`.
-  static void wait(Stream stream, Event event, WaitId id, SourceLocation where = SourceLocation::current()) { stream.wait(event, id, where); }
+  static void wait(Stream stream, Event event, WaitId id, SourceLocation where = SourceLocation::current()) {
+    stream.wait(event, id, where);
+  }
 
   /// Blocks the calling thread until the stream is idle. @throws what failed the stream.
   static void synchronize(Stream stream, SourceLocation where = SourceLocation::current()) { stream.synchronize(where); }
@@ -114,8 +127,9 @@ struct HostDevice {
 private:
   template <class F>
   static constexpr void check_functor() {
-    static_assert(detail::HostFunctor<F>,
-                  "zero: a device functor is trivially copyable and holds at most 248 bytes: it is copied into the stream's queue (or to a GPU)");
+    static_assert(
+        detail::HostFunctor<F>,
+        "zero: a device functor is trivially copyable and holds at most 248 bytes: it is copied into the stream's queue (or to a GPU)");
   }
 
   static bool check_size(char const* call, std::int64_t size, SourceLocation where) {

@@ -56,9 +56,9 @@ private:
 ///
 /// Tasks of a stream with a worker run on its thread; without one they run inside `enqueue` on the calling thread, where exceptions
 /// propagate and every event is complete. A task that throws fails a stream with a worker for good: the first cause is kept, what is queued
-/// behind is destroyed without being run, and `enqueue`, `wait` and `synchronize` throw the cause. What was completed before stays a success.
-/// A task must not enqueue to, wait on or synchronise its own stream: UsageError.
-/// Any thread may use a stream; tasks of different threads are ordered as their calls of `enqueue` were.
+/// behind is destroyed without being run, and `enqueue`, `wait` and `synchronize` throw the cause. What was completed before stays a
+/// success. A task must not enqueue to, wait on or synchronise its own stream: UsageError. Any thread may use a stream; tasks of
+/// different threads are ordered as their calls of `enqueue` were.
 class HostStreamRef {
 public:
   HostStreamRef(HostStreamRef const&) noexcept = default;
@@ -77,7 +77,8 @@ public:
   template <class F>
     requires std::invocable<F&>
   void enqueue(F task, SourceLocation where = SourceLocation::current()) const {
-    static_assert(sizeof(F) <= detail::task_bytes, "zero: a task of a host stream holds at most 256 bytes; capture a pointer to what is larger");
+    static_assert(sizeof(F) <= detail::task_bytes,
+                  "zero: a task of a host stream holds at most 256 bytes; capture a pointer to what is larger");
     static_assert(alignof(F) <= alignof(std::max_align_t), "zero: a task of a host stream must not be over-aligned");
     static_assert(std::is_nothrow_move_constructible_v<F> && std::is_nothrow_destructible_v<F>,
                   "zero: a task of a host stream is moved into the queue and destroyed there, neither of which may throw");
@@ -101,9 +102,9 @@ public:
 
   /// Lets what is enqueued from now on start only when the event is complete.
   ///
-  /// With a worker the wait is a task of this stream and the call returns at once; without one the calling thread blocks. If the event's stream
-  /// failed at or before the event, this stream fails with the same cause; without a worker the cause is thrown.
-  /// An event of this stream, or a complete one, costs nothing.
+  /// With a worker the wait is a task of this stream and the call returns at once; without one the calling thread blocks. If the event's
+  /// stream failed at or before the event, this stream fails with the same cause; without a worker the cause is thrown. An event of this
+  /// stream, or a complete one, costs nothing.
   /// @param id names the wait, see `WaitId`.
   /// @throws whatever failed this stream earlier.
   /// @throws UsageError inside a task of this stream.
@@ -159,7 +160,8 @@ class HostStream : public HostStreamRef {
 public:
   /// @throws UsageError for a capacity below 1 or a negative delay.
   /// @throws Error where no thread can be started.
-  explicit HostStream(HostStreamOptions options = {}, SourceLocation where = SourceLocation::current()) : HostStreamRef(make(options, where)) {}
+  explicit HostStream(HostStreamOptions options = {}, SourceLocation where = SourceLocation::current())
+      : HostStreamRef(make(options, where)) {}
 
   /// The source becomes a view of the calling thread. Views of it stay views of this stream.
   HostStream(HostStream&& other) noexcept : HostStreamRef(std::exchange(other.core_, nullptr)) {}

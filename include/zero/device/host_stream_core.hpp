@@ -25,11 +25,11 @@ namespace zero {
 
 /// How a `HostStream` is made.
 struct HostStreamOptions {
-  bool worker = true;                  ///< False: no thread; what is enqueued runs on the calling thread at once.
-  std::int32_t capacity = 256;         ///< Tasks that fit into the queue, rounded up to a power of two; a full queue blocks `enqueue`.
-  std::uint64_t delay_seed = 0;        ///< Other than 0: delays the stream at random. Give every stream its own seed.
-  std::int32_t max_delay_us = 200;     ///< The longest such delay [microseconds].
-  WaitId skip_wait = WaitId::none;     ///< Waits with this id are ignored, to see a test fail.
+  bool worker = true;               ///< False: no thread; what is enqueued runs on the calling thread at once.
+  std::int32_t capacity = 256;      ///< Tasks that fit into the queue, rounded up to a power of two; a full queue blocks `enqueue`.
+  std::uint64_t delay_seed = 0;     ///< Other than 0: delays the stream at random. Give every stream its own seed.
+  std::int32_t max_delay_us = 200;  ///< The longest such delay [microseconds].
+  WaitId skip_wait = WaitId::none;  ///< Waits with this id are ignored, to see a test fail.
 };
 
 namespace detail {
@@ -182,7 +182,8 @@ public:
   }
 
   void refuse_inside_own_task(char const* call, SourceLocation where) const {
-    if (TaskFrame::runs(this)) throw UsageError(std::string(call) + " on a stream from inside one of its own tasks would never return", where);
+    if (TaskFrame::runs(this))
+      throw UsageError(std::string(call) + " on a stream from inside one of its own tasks would never return", where);
   }
 
   /// Gives the worker a task. Blocks while the queue is full.
@@ -224,7 +225,7 @@ private:
   static constexpr std::uint64_t no_ticket = std::numeric_limits<std::uint64_t>::max();
 
   struct Slot {
-    std::atomic<std::uint64_t> ticket = 0;                     ///< Of the task that lies here, stored last.
+    std::atomic<std::uint64_t> ticket = 0;                   ///< Of the task that lies here, stored last.
     void (*consume)(void* storage, bool execute) = nullptr;  ///< Runs the task if it is to be executed, and destroys it.
     alignas(std::max_align_t) std::byte storage[task_bytes];
   };

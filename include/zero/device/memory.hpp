@@ -180,8 +180,8 @@ public:
     std::int64_t used = used_.load(std::memory_order_relaxed);
     do {
       if (bytes > limit_bytes_ - used) {
-        detail::throw_memory_error(bytes, purpose,
-                                   "the limit is " + std::to_string(limit_bytes_) + " bytes, of which " + std::to_string(used) + " are in use");
+        detail::throw_memory_error(
+            bytes, purpose, "the limit is " + std::to_string(limit_bytes_) + " bytes, of which " + std::to_string(used) + " are in use");
       }
     } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
     try {

@@ -7,12 +7,12 @@
 
 namespace zero {
 
-/// The streams the library may use; it makes none of its own. Name the type, `zero::Streams<zero::HostDevice>{compute, communication}`: clang 14
-/// cannot deduce it.
+/// The streams the library may use; it makes none of its own. Name the type, `zero::Streams<zero::HostDevice>{compute, communication}`:
+/// clang 14 cannot deduce it.
 ///
 /// @par Stream order
-/// What the caller enqueues to `compute` before it calls the library is waited for, and what the library hands out is ready for what is enqueued
-/// to `compute` afterwards. Collectives run on `communication`. The same stream twice means that nothing overlaps.
+/// What the caller enqueues to `compute` before it calls the library is waited for, and what the library hands out is ready for what is
+/// enqueued to `compute` afterwards. Collectives run on `communication`. The same stream twice means that nothing overlaps.
 template <Device D>
 struct Streams {
   typename D::Stream compute;        ///< Where the caller's kernels and the optimizer run.
