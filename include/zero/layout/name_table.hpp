@@ -5,7 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include <zero/core/config.hpp>
@@ -52,9 +54,7 @@ public:
   constexpr void reserve(std::size_t capacity) {
     if (capacity > capacity_) {
       T* const data = new T[capacity]{};
-      for (std::size_t i = 0; i < size_; ++i) {
-        data[i] = data_[i];
-      }
+      copy(data, data_, size_);
       delete[] data_;
       data_ = data;
       capacity_ = capacity;
@@ -63,13 +63,22 @@ public:
 
   /// Appends without growing: reserve first.
   constexpr void append(T const* values, std::size_t count) noexcept {
-    for (std::size_t i = 0; i < count; ++i) {
-      data_[size_ + i] = values[i];
-    }
+    copy(data_ + size_, values, count);
     size_ += count;
   }
 
 private:
+  static_assert(std::is_trivially_copyable_v<T>);
+
+  static constexpr void copy(T* to, T const* from, std::size_t count) noexcept {
+    if (std::is_constant_evaluated()) {
+      for (std::size_t i = 0; i < count; ++i) {
+        to[i] = from[i];
+      }
+    } else if (count != 0) {  // a loop here, unrolled at -O3, makes g++ 12 warn of writes that cannot happen
+      std::memcpy(to, from, count * sizeof(T));
+    }
+  }
   constexpr void swap(PlainArray& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
