@@ -147,6 +147,8 @@ template <Element T, class C>
 bool moves_elements_of(C& comm, HostStreamRef stream) {
   bool passed = true;
   for (std::int64_t const count : odd_counts) {
+    // What depends on the count does so in bytes: all counts with one type, a few with the others.
+    if (!std::is_same_v<T, float> && count % 16 != 1 && count != 0 && count != 4099) continue;
     passed = gathers_in_rank_order<T>(comm, stream, count) && passed;
     passed = reduce_scatters<T, Sum>(comm, stream, count) && passed;
     passed = all_reduces<T, Sum>(comm, stream, count) && passed;

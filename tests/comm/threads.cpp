@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <zero/comm/threads.hpp>
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <stdexcept>
+#include <vector>
+
+#include <zero/comm/run_ranks.hpp>
+
+#include "comm/conformance.hpp"
+#include "support/ranks.hpp"
+
+namespace {
+
+std::atomic<std::int64_t> allocations = 0;
+
+}  // namespace
+
+// Not inlined: g++ would take the pairs of malloc and delete that it then sees for a mistake.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* const memory = std::malloc(bytes != 0 ? bytes : 1)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace {
+
+using zero::AllGather;
+using zero::AllReduce;
+using zero::AllToAll;
+using zero::Barrier;
+using zero::Broadcast;
+using zero::HostStream;
+using zero::HostStreamRef;
+using zero::Max;
+using zero::ReduceScatter;
+using zero::ThreadCommunicator;
+
+struct Threads {
+  template <class Body>
+  static void run(int ranks, Body const& body) {
+    zero::run_ranks(ranks, body);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("threads conform; field case 118: in place equals out of place") { zero::test::conformance<Threads>(zero::test::ranks()); }
+
+TEST_CASE("every operation moves exactly the bytes of its formula") {
+  zero::run_ranks(zero::test::ranks(), [](ThreadCommunicator& comm) {
+    HostStreamRef const here = HostStreamRef::calling_thread();
+    int const n = comm.size();
+    auto const moves = [&](auto const& operation) {
+      std::int64_t const before = comm.bytes_copied();
+      comm.enqueue(here, operation);
+      comm.enqueue(here, Barrier{});  // Peers push: what they count is seen after they have met again.
+      return comm.bytes_copied() - before == operation.received_bytes(n, comm.rank());
+    };
+    for (std::int64_t const count : zero::test::odd_counts) {
+      std::vector<float> send(static_cast<std::size_t>(count * n), 1.0f);
+      std::vector<float> receive(send.size());
+      std::vector<zero::bf16> narrow(static_cast<std::size_t>(count));
+      CHECK(moves(AllGather<float>{.send = send.data(), .receive = receive.data(), .count = count}));
+      CHECK(moves(AllGather<float>{.send = receive.data() + comm.rank() * count, .receive = receive.data(), .count = count}));
+      CHECK(moves(ReduceScatter<float>{.send = send.data(), .receive = receive.data(), .count = count}));
+      CHECK(moves(AllReduce<float>{.send = send.data(), .receive = send.data(), .count = count}));
+      CHECK(moves(AllReduce<float, Max>{.send = send.data(), .receive = receive.data(), .count = count}));
+      CHECK(moves(AllReduce<zero::bf16>{.send = narrow.data(), .receive = narrow.data(), .count = count}));
+      CHECK(moves(AllToAll<float>{.send = send.data(), .receive = receive.data(), .count = count}));
+      for (int root = 0; root < n; ++root) CHECK(moves(Broadcast<float>{.buffer = receive.data(), .count = count, .root = root}));
+    }
+    if (n == 1) CHECK(comm.bytes_copied() == 0);
+  });
+}
+
+TEST_CASE("operations of one communicator keep the order of their calls over two streams") {
+  zero::run_ranks(zero::test::ranks(), [](ThreadCommunicator& comm) {
+    HostStream first({.delay_seed = static_cast<std::uint64_t>(comm.rank() + 1)});
+    HostStream second({.delay_seed = static_cast<std::uint64_t>(comm.rank() + 100)});
+    int const n = comm.size();
+    bool passed = true;
+    for (int round = 0; round < 50; ++round) {
+      std::int64_t a = 1;
+      std::int64_t b = 2;
+      std::int64_t c = 3;
+      comm.enqueue(first, AllReduce<std::int64_t>{.send = &a, .receive = &a, .count = 1, .label = {.index = 3 * round}});
+      comm.enqueue(second, AllReduce<std::int64_t>{.send = &b, .receive = &b, .count = 1, .label = {.index = 3 * round + 1}});
+      comm.enqueue(first, AllReduce<std::int64_t>{.send = &c, .receive = &c, .count = 1, .label = {.index = 3 * round + 2}});
+      first.synchronize();
+      second.synchronize();
+      passed = passed && a == n && b == 2 * n && c == 3 * n;
+    }
+    CHECK(passed);
+  });
+}
+
+TEST_CASE("no collective allocates") {
+  for (bool const worker : {false, true}) {
+    std::atomic<std::int64_t> counted = -1;
+    zero::run_ranks(zero::test::ranks(), [&](ThreadCommunicator& comm) {
+      HostStream stream({.worker = worker});
+      int const n = comm.size();
+      std::vector<float> send(static_cast<std::size_t>(300 * n));
+      std::vector<float> receive(send.size());
+      auto const all_of_them = [&] {
+        comm.enqueue(stream, AllGather<float>{.send = send.data(), .receive = receive.data(), .count = 300});
+        comm.enqueue(stream, ReduceScatter<float>{.send = send.data(), .receive = receive.data(), .count = 300});
+        comm.enqueue(stream, AllReduce<float>{.send = send.data(), .receive = send.data(), .count = 300});
+        comm.enqueue(stream, Broadcast<float>{.buffer = send.data(), .count = 300});
+        comm.enqueue(stream, AllToAll<float>{.send = send.data(), .receive = receive.data(), .count = 300});
+        comm.enqueue(stream, Barrier{});
+      };
+      all_of_them();
+      stream.synchronize();
+      HostStreamRef const here = HostStreamRef::calling_thread();
+      comm.enqueue(here, Barrier{});
+      std::int64_t const before = allocations.load();
+      comm.enqueue(here, Barrier{});
+      for (int i = 0; i < 100; ++i) all_of_them();
+      stream.synchronize();
+      comm.enqueue(here, Barrier{});
+      if (comm.rank() == 0) counted = allocations.load() - before;
+      comm.enqueue(here, Barrier{});
+    });
+    CHECK(counted.load() == 0);
+  }
+}
+
+TEST_CASE("a communicator that is moved from one place to another is the same rank") {
+  zero::run_ranks(zero::test::ranks(), [](ThreadCommunicator& comm) {
+    ThreadCommunicator child = comm.split(0);
+    HostStream stream;
+    std::int64_t value = 1;
+    child.enqueue(stream, AllReduce<std::int64_t>{.send = &value, .receive = &value, .count = 1});
+    ThreadCommunicator moved = std::move(child);
+    moved.enqueue(stream, AllReduce<std::int64_t>{.send = &value, .receive = &value, .count = 1});
+    moved = comm.split(0);  // The former group ends here; what was enqueued to it completes.
+    stream.synchronize();
+    CHECK(value == comm.size() * comm.size());
+    CHECK(moved.rank() == comm.rank());
+  });
+}
+
+TEST_CASE("an operation on a stream may outlive its communicator") {
+  zero::run_ranks(zero::test::ranks(), [](ThreadCommunicator& comm) {
+    HostStream stream({.delay_seed = static_cast<std::uint64_t>(comm.rank() + 1)});
+    std::int64_t value = 1;
+    {
+      ThreadCommunicator child = comm.split(0);
+      for (int i = 0; i < 20; ++i) child.enqueue(stream, AllReduce<std::int64_t, Max>{.send = &value, .receive = &value, .count = 1});
+    }
+    stream.synchronize();
+    CHECK(value == 1);
+  });
+}
