@@ -9,7 +9,20 @@
 #include <cstdlib>
 #include <new>
 
+// clang's sanitizers bring operators of their own, which cannot be replaced.
+#if defined(__clang__)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define ZERO_TEST_COUNTS_ALLOCATIONS 0
+#endif
+#endif
+#if !defined(ZERO_TEST_COUNTS_ALLOCATIONS)
+#define ZERO_TEST_COUNTS_ALLOCATIONS 1
+#endif
+
 namespace zero::test {
+
+/// False where allocations cannot be counted: a test of them says so and ends.
+inline constexpr bool counts_allocations = ZERO_TEST_COUNTS_ALLOCATIONS != 0;
 
 namespace detail {
 
@@ -33,6 +46,7 @@ inline std::int64_t allocations() noexcept { return detail::allocations.load(); 
 
 }  // namespace zero::test
 
+#if ZERO_TEST_COUNTS_ALLOCATIONS
 void* operator new(std::size_t bytes) { return zero::test::detail::counted_block(bytes, alignof(std::max_align_t)); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return zero::test::detail::counted_block(bytes, static_cast<std::size_t>(alignment));
@@ -41,3 +55,4 @@ void operator delete(void* block) noexcept { zero::test::detail::free_block(bloc
 void operator delete(void* block, std::size_t) noexcept { zero::test::detail::free_block(block); }
 void operator delete(void* block, std::align_val_t) noexcept { zero::test::detail::free_block(block); }
 void operator delete(void* block, std::size_t, std::align_val_t) noexcept { zero::test::detail::free_block(block); }
+#endif
