@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// `Model` for one precision: what model_<precision>.cpp compile.
+
+#include <cstddef>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <zero/train/sharded_optimizer.hpp>
+#include <zero/train/sharded_parameters.hpp>
+
+#include "support/model.hpp"
+
+namespace zero::test {
+
+template <class P, class G, class O>
+struct Triple {
+  using parameters = P;
+  using gradients = G;
+  using optimizer_states = O;
+};
+
+/// The "kernel" of these tests' backward.
+template <class Parameter, class Gradient>
+struct AddGradient {
+  Gradient* to;
+  Parameter const* weights;
+  std::int64_t elements;
+  GradientRule rule;
+  bool overwrite;
+
+  void operator()() const {
+    for (std::int64_t i = 0; i < elements; ++i) {
+      auto const value = static_cast<compute_t<Gradient>>(element_cast<Gradient>(rule(i, element_cast<double>(weights[i]))));
+      to[i] = element_cast<Gradient>(overwrite ? value : static_cast<compute_t<Gradient>>(to[i]) + value);
+    }
+  }
+};
+
+template <class T>
+void visit_values(Visitor& visitor, ParameterId id, std::int64_t first, T const* values, std::int64_t count) {
+  std::vector<double> converted(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) converted[static_cast<std::size_t>(i)] = element_cast<double>(values[i]);
+  visitor.visit(id, first, converted);
+}
+
+template <class S, class P>
+class ModelOf final : public Model {
+  using Parameters = ShardedParameters<S, P, CountedThreads>;
+  using Optimizer = ShardedOptimizer<AnyOptimizer, S>;
+  using Parameter = typename P::parameter;
+  using Gradient = typename P::gradient;
+
+public:
+  ModelOf(ParameterLayout const& layout, CountedThreads& group, Streams<HostDevice> streams, MemoryResource& memory,
+          ModelOptions const& options)
+      : streams_(streams),
+        parameters_(layout, group, streams, memory, {options.partition, options.poison_released}),
+        optimizer_(parameters_, options.optimizer),
+        weights_(static_cast<std::size_t>(layout.unit_count())),
+        gradients_(static_cast<std::size_t>(layout.unit_count())) {}
+
+  Partition const& partition() const override { return parameters_.partition(); }
+  void initialize(std::uint64_t seed, InitialValue initial) override {
+    parameters_.initialize(seed, [initial](ParameterId) { return initial; });
+  }
+  AnyOptimizer& optimizer() override { return optimizer_.options(); }
+
+  void begin_training(bool last) override { training_.emplace(parameters_.engine(), TrainingPassOptions{last}, SourceLocation::current()); }
+  void begin_inference() override { inference_.emplace(parameters_.engine(), SourceLocation::current()); }
+  void gather(Unit unit) override { weights_[at(unit)] = training_ ? training_->gather(unit) : inference_->gather(unit); }
+  void release(Unit unit) override { weights_[at(unit)] = {}; }
+  void open_gradients(Unit unit, bool zeroed) override { gradients_[at(unit)] = training_->gradients(unit, {zeroed}); }
+  void add_gradient(Unit unit, std::int32_t index, GradientRule rule, bool overwrite) override {
+    auto const& gradients = gradients_[at(unit)];
+    ParameterId const id = gradients.ids()[static_cast<std::size_t>(index)];
+    if (gradients[index] == nullptr) return;
+    bool const first = overwrite && gradients.first_use(id);
+    streams_.compute.enqueue(AddGradient<Parameter, Gradient>{gradients[index], weights_[at(unit)][index], gradients.elements(index), rule, first});
+  }
+  void hand_over(Unit unit) override { gradients_[at(unit)].hand_over(); }
+  void no_gradient(Unit unit) override { training_->no_gradient(unit); }
+  void end_pass() override {
+    if (training_) training_->finish();
+    training_.reset();
+    inference_.reset();
+  }
+
+  Decision<HostDevice> step(StepOptions const& options) override { return optimizer_.step(parameters_, options); }
+  Decision<HostDevice> reduce(StepOptions const& options) override { return parameters_.reduce(options); }
+  void apply(Decision<HostDevice> const& decision) override { optimizer_.apply(parameters_, decision); }
+  void publish() override { parameters_.publish(); }
+  void discard_gradients() override { parameters_.discard_gradients(); }
+
+  void synchronize() override {
+    HostDevice::synchronize(streams_.communication);
+    HostDevice::synchronize(streams_.compute);
+  }
+  void visit(Kept kept, Visitor& visitor) override {
+    synchronize();
+    for (SegmentId segment : partition().segments()) {
+      if (kept == Kept::parameters) {
+        visit(segment, parameters_.stored(segment), visitor);
+      } else if (partition().segment(segment).trainable) {
+        if (kept == Kept::masters) visit(segment, parameters_.masters(segment), visitor);
+        if (kept == Kept::gradients) visit(segment, parameters_.reduced_gradient(segment), visitor);
+        if (kept == Kept::first_state) visit(segment, optimizer_.state(parameters_, segment, 0), visitor);
+        if (kept == Kept::second_state) visit(segment, optimizer_.state(parameters_, segment, 1), visitor);
+      }
+    }
+  }
+  void visit_whole(Visitor& visitor) override {
+    auto const all = parameters_.gather_all();
+    synchronize();
+    for (ParameterId id : partition().layout().parameters()) visit_values(visitor, id, 0, all[id].data(), partition().layout().elements(id));
+  }
+
+  Plan plan(Schedule const& schedule, int rank) const override { return zero::plan<S, P, AnyOptimizer>(partition(), schedule, rank); }
+
+private:
+  static std::size_t at(Unit unit) { return static_cast<std::size_t>(to_index(unit)); }
+
+  template <class Tensor>
+  void visit(SegmentId segment, Tensor tensor, Visitor& visitor) {
+    detail::for_each_run(partition(), segment, tensor, [&](ParameterId id, auto const* values, std::int64_t first, std::int64_t count) {
+      visit_values(visitor, id, first, values, count);
+    });
+  }
+  Streams<HostDevice> streams_;
+  Parameters parameters_;
+  Optimizer optimizer_;
+  std::optional<TrainingPass<detail::TrainingEngine<S, P, CountedThreads>>> training_;
+  std::optional<InferencePass<detail::TrainingEngine<S, P, CountedThreads>>> inference_;
+  std::vector<decltype(training_->gather(Unit{}))> weights_;
+  std::vector<decltype(training_->gradients(Unit{}))> gradients_;
+};
+
+template <class P>
+std::unique_ptr<Model> make_model_of(StageNumber stage, ParameterLayout const& layout, CountedThreads& group, Streams<HostDevice> streams,
+                                     MemoryResource& memory, ModelOptions const& options) {
+  auto const make = [&]<class S>(S const*) -> std::unique_ptr<Model> {
+    return std::make_unique<ModelOf<S, P>>(layout, group, streams, memory, options);
+  };
+  using R = Replicated;
+  using S = Sharded;
+  switch (stage) {
+    case 0: return make(static_cast<Triple<R, Partial, R> const*>(nullptr));
+    case 1: return make(static_cast<Triple<R, Partial, S> const*>(nullptr));
+    case 2: return make(static_cast<Triple<R, S, R> const*>(nullptr));
+    case 3: return make(static_cast<Triple<R, S, S> const*>(nullptr));
+    case 4: return make(static_cast<Triple<R, R, R> const*>(nullptr));
+    case 5: return make(static_cast<Triple<R, R, S> const*>(nullptr));
+    case 6: return make(static_cast<Triple<S, Partial, R> const*>(nullptr));
+    case 7: return make(static_cast<Triple<S, Partial, S> const*>(nullptr));
+    case 8: return make(static_cast<Triple<S, S, R> const*>(nullptr));
+    case 9: return make(static_cast<Triple<S, S, S> const*>(nullptr));
+    case 10: return make(static_cast<Triple<S, R, R> const*>(nullptr));
+    default: return make(static_cast<Triple<S, R, S> const*>(nullptr));
+  }
+}
+
+}  // namespace zero::test
+
+/// Defines make_model_<name> for a precision.
+#define ZERO_TEST_DEFINE_MODEL(name, ...)                                                                                                   \
+  std::unique_ptr<zero::test::Model> zero::test::make_model_##name(StageNumber stage, ParameterLayout const& layout, CountedThreads& group, \
+                                                                   Streams<HostDevice> streams, MemoryResource& memory,                     \
+                                                                   ModelOptions const& options) {                                           \
+    return make_model_of<__VA_ARGS__>(stage, layout, group, streams, memory, options);                                                      \
+  }
