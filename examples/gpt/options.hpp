@@ -43,6 +43,7 @@ struct Options {
   std::string curve;
   bool compare = false;
   bool help = false;
+  bool quiet = false;  // no progress on the terminal
 };
 
 /// A command line that cannot be followed; the text says what is wrong with which argument.
@@ -120,6 +121,7 @@ inline std::span<OptionEntry const> option_table() {
       {"--top-k", "N", "sample among the N likeliest; 0: among all",
        [](Options& o, S n, S t) { set_number(o.sampling.top_k, n, t, 0, no_limit); }},
       {"--curve", "PREFIX", "writes the loss curve to PREFIX.csv and PREFIX.svg", [](Options& o, S, S t) { o.curve = std::string(t); }},
+      {"--quiet", "", "no lines about progress", [](Options& o, S, S) { o.quiet = true; }},
       {"--help", "", "this text", [](Options& o, S, S) { o.help = true; }},
   };
   return table;

@@ -93,7 +93,7 @@ public:
   Progress(Options const& options, std::string const& stage) : options_(options), stage_(stage) {}
 
   void step(std::int64_t done, double loss, double seconds) {
-    if (done < options_.steps && seconds - shown_ < 2) return;
+    if (options_.quiet || (done < options_.steps && seconds - shown_ < 2)) return;
     shown_ = seconds;
     double const tokens = static_cast<double>(done * options_.micro_batches * options_.ranks) * static_cast<double>(options_.config.rows());
     double const left = seconds / static_cast<double>(done) * static_cast<double>(options_.steps - done);
