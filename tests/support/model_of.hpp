@@ -78,7 +78,8 @@ public:
     ParameterId const id = gradients.ids()[static_cast<std::size_t>(index)];
     if (gradients[index] == nullptr) return;
     bool const first = overwrite && gradients.first_use(id);
-    streams_.compute.enqueue(AddGradient<Parameter, Gradient>{gradients[index], weights_[at(unit)][index], gradients.elements(index), rule, first});
+    streams_.compute.enqueue(
+        AddGradient<Parameter, Gradient>{gradients[index], weights_[at(unit)][index], gradients.elements(index), rule, first});
   }
   void hand_over(Unit unit) override { gradients_[at(unit)].hand_over(); }
   void no_gradient(Unit unit) override { training_->no_gradient(unit); }
@@ -114,7 +115,8 @@ public:
   void visit_whole(Visitor& visitor) override {
     auto const all = parameters_.gather_all();
     synchronize();
-    for (ParameterId id : partition().layout().parameters()) visit_values(visitor, id, 0, all[id].data(), partition().layout().elements(id));
+    for (ParameterId id : partition().layout().parameters())
+      visit_values(visitor, id, 0, all[id].data(), partition().layout().elements(id));
   }
 
   Plan plan(Schedule const& schedule, int rank) const override { return zero::plan<S, P, AnyOptimizer>(partition(), schedule, rank); }
@@ -164,9 +166,9 @@ std::unique_ptr<Model> make_model_of(StageNumber stage, ParameterLayout const& l
 }  // namespace zero::test
 
 /// Defines make_model_<name> for a precision.
-#define ZERO_TEST_DEFINE_MODEL(name, ...)                                                                                                   \
-  std::unique_ptr<zero::test::Model> zero::test::make_model_##name(StageNumber stage, ParameterLayout const& layout, CountedThreads& group, \
-                                                                   Streams<HostDevice> streams, MemoryResource& memory,                     \
-                                                                   ModelOptions const& options) {                                           \
-    return make_model_of<__VA_ARGS__>(stage, layout, group, streams, memory, options);                                                      \
+#define ZERO_TEST_DEFINE_MODEL(name, ...)                                                                                 \
+  std::unique_ptr<zero::test::Model> zero::test::make_model_##name(StageNumber stage, ParameterLayout const& layout,      \
+                                                                   CountedThreads& group, Streams<HostDevice> streams,    \
+                                                                   MemoryResource& memory, ModelOptions const& options) { \
+    return make_model_of<__VA_ARGS__>(stage, layout, group, streams, memory, options);                                    \
   }

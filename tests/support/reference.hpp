@@ -94,8 +94,7 @@ public:
     for (auto const& parameter : sums_) {
       for (double value : parameter) squares += value * value;
     }
-    double const factor =
-        1.0 / ((options.mean_over_ranks ? ranks_ : 1) * static_cast<double>(options.micro_batches) * options.loss_scale);
+    double const factor = 1.0 / ((options.mean_over_ranks ? ranks_ : 1) * static_cast<double>(options.micro_batches) * options.loss_scale);
     double const norm = std::sqrt(squares) * factor;
     double const coefficient = options.max_norm > 0 && norm > options.max_norm ? options.max_norm / norm : 1.0;
     ++steps_;

@@ -23,7 +23,8 @@ using zero::TensorRef;
 
 using Group = zero::Counting<zero::Borrowed<zero::ThreadCommunicator>>;
 
-static_assert(zero::ConvertibleTo<Partial, Replicated> && zero::ConvertibleTo<Partial, Sharded> && zero::ConvertibleTo<Sharded, Replicated>);
+static_assert(zero::ConvertibleTo<Partial, Replicated> && zero::ConvertibleTo<Partial, Sharded> &&
+              zero::ConvertibleTo<Sharded, Replicated>);
 static_assert(zero::ConvertibleTo<Replicated, Sharded> && zero::ConvertibleTo<Partial, Partial>);
 static_assert(!zero::ConvertibleTo<Replicated, Partial> && !zero::ConvertibleTo<Sharded, Partial>, "nothing converts to Partial");
 static_assert(!Conversion<Replicated, Sharded>::communicates && !Conversion<Sharded, Sharded>::communicates);
@@ -42,7 +43,8 @@ float value_of(std::int64_t i) { return static_cast<float>(i % 97 - 40); }
 
 /// The sum over the ranks of what each adds is value_of(i).
 float addend(int rank, int ranks, std::int64_t i) {
-  return rank == 0 ? value_of(i) - static_cast<float>((ranks - 1) * (ranks - 2) / 2) - static_cast<float>(ranks - 1) : static_cast<float>(rank);
+  return rank == 0 ? value_of(i) - static_cast<float>((ranks - 1) * (ranks - 2) / 2) - static_cast<float>(ranks - 1)
+                   : static_cast<float>(rank);
 }
 
 constexpr std::int64_t sizes[] = {0, 1, 2, 3, 7, 127, 128, 129, 1009, 1023, 1024, 1025, 2053};
@@ -145,10 +147,12 @@ TEST_CASE("a read-only source converts, and a factor multiplies the sum before i
   with_counted_ranks([](Group& group, zero::Traffic&, zero::ThreadCommunicator&) {
     Geometry const g = zero::geometry(group, 5);
     // On more than one rank the sum overflows half, its half does not.
-    std::vector<zero::half> addends(static_cast<std::size_t>(g.padded_elements()), zero::half(60000.0f / static_cast<float>(group.size() > 1 ? group.size() : 2) * 2));
+    std::vector<zero::half> addends(static_cast<std::size_t>(g.padded_elements()),
+                                    zero::half(60000.0f / static_cast<float>(group.size() > 1 ? group.size() : 2) * 2));
     if (group.size() == 1) return;  // nothing is summed
     std::vector<zero::half> result(static_cast<std::size_t>(g.shard_elements));
-    zero::convert_into(group, here(), TensorRef<zero::half const, Partial>{addends.data(), g}, TensorRef<zero::half, Sharded>{result.data(), g}, {}, 0.5f);
+    zero::convert_into(group, here(), TensorRef<zero::half const, Partial>{addends.data(), g},
+                       TensorRef<zero::half, Sharded>{result.data(), g}, {}, 0.5f);
     float const expected = static_cast<float>(addends[0]) * static_cast<float>(group.size()) * 0.5f;
     for (zero::half value : TensorRef<zero::half, Sharded>{result.data(), g}.local()) {
       CHECK(static_cast<float>(value) == static_cast<float>(zero::half(expected)));
@@ -170,12 +174,14 @@ TEST_CASE("tensors that are cut differently, or over another group, are refused 
     CHECK_THROWS_AS(zero::convert_into(group, here(), from, TensorRef<float, Replicated>{b.data(), other}), zero::UsageError);
     other = g;
     other.ranks += 1;
-    CHECK_THROWS_AS(zero::convert_into(group, here(), TensorRef<float, Partial>{a.data(), other}, TensorRef<float, Replicated>{b.data(), other}),
-                    zero::UsageError);
+    CHECK_THROWS_AS(
+        zero::convert_into(group, here(), TensorRef<float, Partial>{a.data(), other}, TensorRef<float, Replicated>{b.data(), other}),
+        zero::UsageError);
     other = g;
     other.rank = (g.rank + 1) % (g.ranks + 1);
-    CHECK_THROWS_AS(zero::convert_into(group, here(), TensorRef<float, Partial>{a.data(), other}, TensorRef<float, Replicated>{b.data(), other}),
-                    zero::UsageError);
+    CHECK_THROWS_AS(
+        zero::convert_into(group, here(), TensorRef<float, Partial>{a.data(), other}, TensorRef<float, Replicated>{b.data(), other}),
+        zero::UsageError);
     CHECK(traffic.calls() == 0);
     try {
       zero::convert_into(group, here(), from, TensorRef<float, Replicated>{b.data(), other});

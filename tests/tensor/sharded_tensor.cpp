@@ -57,7 +57,8 @@ TEST_CASE("a tensor goes through all its placements, in sizes that do not divide
       CHECK(static_cast<std::int64_t>(shard.storage().size()) == sum.geometry().shard_elements);
       std::int64_t wrong = 0;
       for (std::size_t i = 0; i < shard.local().size(); ++i) {
-        wrong += shard.local()[i] != static_cast<float>(group.size()) * static_cast<float>(shard.first() + static_cast<std::int64_t>(i)) ? 1 : 0;
+        wrong +=
+            shard.local()[i] != static_cast<float>(group.size()) * static_cast<float>(shard.first() + static_cast<std::int64_t>(i)) ? 1 : 0;
       }
       auto whole = zero::convert<Replicated>(group, here(), std::move(shard));
       for (std::size_t i = 0; i < whole.local().size(); ++i) {

@@ -24,8 +24,8 @@ using zero::Purpose;
 using zero::Subject;
 using zero::Unit;
 
-constexpr Purpose purposes[] = {Purpose::parameters, Purpose::gradients, Purpose::optimizer_states, Purpose::gathered,
-                                Purpose::gradient_scratch, Purpose::staging, Purpose::control};
+constexpr Purpose purposes[] = {Purpose::parameters,       Purpose::gradients, Purpose::optimizer_states, Purpose::gathered,
+                                Purpose::gradient_scratch, Purpose::staging,   Purpose::control};
 constexpr Subject subjects[] = {Subject::user, Subject::parameters, Subject::gradients, Subject::optimizer_states, Subject::control};
 
 /// What one rank saw, and what was planned for it.
@@ -37,8 +37,8 @@ struct Account {
   std::int64_t copied = 0;
   std::int64_t live[zero::purpose_count] = {};  ///< after each step; of the last
   std::int64_t peak[zero::purpose_count] = {};
-  bool at_baseline = true;        ///< after the third step as after the second
-  std::int64_t allocations = 0;   ///< in the second and third step
+  bool at_baseline = true;       ///< after the third step as after the second
+  std::int64_t allocations = 0;  ///< in the second and third step
 };
 
 Passes plain_passes(zero::Schedule const& schedule) {
@@ -168,15 +168,16 @@ TEST_CASE("64 ranks in one process receive and hold what the ZeRO paper says") {
                         {stage1, 4 * psi + 12 * psi / n, 2},
                         {stage2, 2 * psi + 14 * psi / n, m + 1},
                         {stage3, 16 * psi / n, 3 * m},
-                        {7, 2 * psi + 14 * psi / n, 2 * m + 1},       // (S,P,S): FSDP that reduces once a step
-                        {5, 4 * psi + 12 * psi / n, 2 * m + 1}};      // (R,R,S): the classic mistake
+                        {7, 2 * psi + 14 * psi / n, 2 * m + 1},   // (S,P,S): FSDP that reduces once a step
+                        {5, 4 * psi + 12 * psi / n, 2 * m + 1}};  // (R,R,S): the classic mistake
     for (Row const& row : rows) {
       INFO(stage_name(row.stage), ", ", m, " micro-batches");
       auto const accounts =
           accounts_of({.precision = PrecisionName::bf16, .stage = row.stage, .ranks = static_cast<int>(n)}, layout, {.micro_batches = m});
       check(accounts);
       for (Account const& mine : accounts) {
-        std::int64_t const model = mine.received[static_cast<int>(Subject::parameters)] + mine.received[static_cast<int>(Subject::gradients)];
+        std::int64_t const model =
+            mine.received[static_cast<int>(Subject::parameters)] + mine.received[static_cast<int>(Subject::gradients)];
         std::int64_t const states = mine.live[static_cast<int>(Purpose::parameters)] + mine.live[static_cast<int>(Purpose::gradients)] +
                                     mine.live[static_cast<int>(Purpose::optimizer_states)];
         CHECK(model == row.volume * 2 * psi * (n - 1) / n);

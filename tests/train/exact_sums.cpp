@@ -141,9 +141,11 @@ TEST_CASE("exact sums of 1, 2 and 3 micro-batches are the unsharded ones, at eve
   std::uint64_t variation = static_cast<std::uint64_t>(ranks);
   for (PrecisionName precision : precisions) {
     for (std::int64_t micro_batches : {1, 2, 3}) {
-      std::uint64_t const seed = 100 * static_cast<std::uint64_t>(precision) + 10 * static_cast<std::uint64_t>(ranks) +
-                                 static_cast<std::uint64_t>(micro_batches);
-      Plan const plan{precision, ranks, odd_layout(seed),
+      std::uint64_t const seed =
+          100 * static_cast<std::uint64_t>(precision) + 10 * static_cast<std::uint64_t>(ranks) + static_cast<std::uint64_t>(micro_batches);
+      Plan const plan{precision,
+                      ranks,
+                      odd_layout(seed),
                       {integer_passes(seed, ranks, micro_batches, false), integer_passes(seed + 1, ranks, micro_batches, true)}};
       for (int stage = 0; stage < stage_count; ++stage) check_stage(plan, stage, variation += 7);
     }
@@ -173,7 +175,10 @@ TEST_CASE("field case 35: the number of micro-batches may change from step to st
 
 TEST_CASE("field case 45: an optimizer that is not linear sees only the final gradient") {
   int const ranks = zero::test::ranks();
-  Plan const plan{PrecisionName::fp32, ranks, odd_layout(78), {integer_passes(1, ranks, 3, true), integer_passes(2, ranks, 2, false)},
+  Plan const plan{PrecisionName::fp32,
+                  ranks,
+                  odd_layout(78),
+                  {integer_passes(1, ranks, 3, true), integer_passes(2, ranks, 2, false)},
                   AnyOptimizer::make_square(0.125)};
   for (int stage = 0; stage < stage_count; ++stage) check_stage(plan, stage, static_cast<std::uint64_t>(stage));
 }
@@ -234,9 +239,7 @@ TEST_CASE("field cases 38, 39: small gradients are lost in a bf16 accumulator an
         Passes passes;
         passes.micro_batches = 65;
         // Only rank 0 has gradients: 1, then 64 times 2^-9, which is less than half of bf16's spacing at 1.
-        passes.rule = [](int r, std::int64_t m, Unit, ParameterId) {
-          return GradientRule::constant(r != 0 ? 0.0 : m == 0 ? 1.0 : 0x1p-9);
-        };
+        passes.rule = [](int r, std::int64_t m, Unit, ParameterId) { return GradientRule::constant(r != 0 ? 0.0 : m == 0 ? 1.0 : 0x1p-9); };
         run_passes(rank, passes);
         rank.model.reduce({});
         sums[static_cast<std::size_t>(rank.rank)] = RankValues(rank.model, Kept::gradients);

@@ -108,9 +108,7 @@ struct Families {
   std::set<std::uint64_t> partial, reduced;
 };
 
-std::uint64_t digest(Outcome const& o) {
-  return zero::Hasher{}.add(o.parameters).add(o.masters).add(o.states).add(o.reports).value();
-}
+std::uint64_t digest(Outcome const& o) { return zero::Hasher{}.add(o.parameters).add(o.masters).add(o.states).add(o.reports).value(); }
 
 Families families(PrecisionName precision, int ranks, std::int64_t micro_batches, ParameterLayout const& layout = tied_layout()) {
   Families result;

@@ -57,8 +57,8 @@ void run(Body const& body) {
   Example const example;
   zero::run_ranks(2, [&](Threads& comm) {
     auto const here = zero::HostStreamRef::calling_thread();
-    auto parameters =
-        zero::shard_parameters<S, zero::Precision<float>>(example.layout, comm, {here, here}, zero::host_memory(), {.poison_released = true});
+    auto parameters = zero::shard_parameters<S, zero::Precision<float>>(example.layout, comm, {here, here}, zero::host_memory(),
+                                                                        {.poison_released = true});
     parameters.initialize(1, [](ParameterId id) { return zero::InitialValue::constant(static_cast<float>(to_index(id) + 1)); });
     body(parameters, example, wrong[static_cast<std::size_t>(comm.rank())]);
   });

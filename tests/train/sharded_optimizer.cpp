@@ -123,5 +123,6 @@ TEST_CASE("ranks with different optimizers get a MismatchError each") {
       messages[static_cast<std::size_t>(comm.rank())] = error.what();
     }
   });
-  for (std::string const& message : messages) CHECK(message.find("ranks 0 and 1 were started with different optimizers") != std::string::npos);
+  for (std::string const& message : messages)
+    CHECK(message.find("ranks 0 and 1 were started with different optimizers") != std::string::npos);
 }

@@ -35,7 +35,8 @@ std::int64_t wrong_initial_values(Parameters& parameters, std::uint64_t seed, ze
   for (ParameterId id : parameters.layout().parameters()) {
     auto const key = zero::initial_key(seed, zero::Hasher{}.add(parameters.layout().name(id)).value());
     for (std::size_t i = 0; i < all[id].size(); ++i) {
-      auto const expected = zero::element_cast<zero::bf16>(static_cast<float>(zero::initial_value(what, key, static_cast<std::int64_t>(i))));
+      auto const expected =
+          zero::element_cast<zero::bf16>(static_cast<float>(zero::initial_value(what, key, static_cast<std::int64_t>(i))));
       wrong += all[id][i].bits != expected.bits ? 1 : 0;
     }
   }
@@ -79,7 +80,8 @@ void check_stage() {
     CHECK_THROWS_AS(parameters.assign(id, values), zero::UsageError);
     CHECK_THROWS_AS(parameters.assign(ParameterId{99}, values), zero::LayoutError);
     CHECK_THROWS_AS(parameters.publish(), zero::UsageError);
-    CHECK(static_cast<int>(traffic.calls()) == static_cast<int>(calls) + (comm.size() > 1 && std::is_same_v<typename S::parameters, zero::Sharded> ? 8 : 0));
+    CHECK(static_cast<int>(traffic.calls()) ==
+          static_cast<int>(calls) + (comm.size() > 1 && std::is_same_v<typename S::parameters, zero::Sharded> ? 8 : 0));
   });
 }
 

@@ -31,9 +31,9 @@ static_assert(!zero::Stage<int>);
 
 // Each stage differs from the one before in one column.
 template <class A, class B>
-constexpr int different = !std::is_same_v<typename A::parameters, typename B::parameters> +
-                          !std::is_same_v<typename A::gradients, typename B::gradients> +
-                          !std::is_same_v<typename A::optimizer_states, typename B::optimizer_states>;
+constexpr int different =
+    !std::is_same_v<typename A::parameters, typename B::parameters> + !std::is_same_v<typename A::gradients, typename B::gradients> +
+    !std::is_same_v<typename A::optimizer_states, typename B::optimizer_states>;
 static_assert(different<zero::Stage0, zero::Stage1> == 1 && different<zero::Stage1, zero::Stage2> == 1 &&
               different<zero::Stage2, zero::Stage3> == 1 && different<zero::Stage0, zero::Stage3> == 3);
 
