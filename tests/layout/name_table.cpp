@@ -25,13 +25,13 @@ static_assert(three_names().find("h.1b", "ias") == NameTable::none && three_name
 TEST_CASE("names_are_found_through_all_growth_and_in_copies") {
   NameTable table;
   for (int i = 0; i < 3000; ++i) {
-    CHECK(table.add("name " + std::to_string(i)) == i);
+    CHECK(table.add(std::string("name ") + std::to_string(i)) == i);
   }
   NameTable const copy = table;
   NameTable const moved = std::move(table);
   int wrong = 0;
   for (int i = 0; i < 3000; ++i) {
-    std::string const name = "name " + std::to_string(i);
+    std::string const name = std::string("name ") + std::to_string(i);
     wrong += copy[i] == name && copy.find(name) == i && moved.find(name) == i && moved.find(name + "x") == NameTable::none ? 0 : 1;
   }
   CHECK(wrong == 0);

@@ -47,7 +47,7 @@ ParameterLayout one_unit(std::vector<std::int64_t> const& sizes) {
   ParameterLayout layout;
   Unit const unit = layout.add_unit("u");
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    layout.add(unit, "p" + std::to_string(i), {sizes[i]});
+    layout.add(unit, std::string("p").append(std::to_string(i)), {sizes[i]});
   }
   return layout;
 }

@@ -282,17 +282,17 @@ private:
     }
   }
 
-  [[nodiscard]] std::string quoted(Unit unit) const { return "unit '" + std::string(unit_names_[to_index(unit)]) + "'"; }
+  [[nodiscard]] std::string quoted(Unit unit) const { return std::string("unit '") + std::string(unit_names_[to_index(unit)]) + "'"; }
   [[nodiscard]] std::string quoted(Unit unit, std::string_view name) const {
-    return "parameter '" + std::string(name) + "' of " + quoted(unit);
+    return std::string("parameter '") + std::string(name) + "' of " + quoted(unit);
   }
 
   [[noreturn]] static void throw_empty_unit_name(SourceLocation where) { throw LayoutError("a unit needs a name", where); }
   [[noreturn]] static void throw_unit_name_taken(std::string_view name, SourceLocation where) {
-    throw LayoutError("unit '" + std::string(name) + "': there is a unit of this name already", where);
+    throw LayoutError(std::string("unit '") + std::string(name) + "': there is a unit of this name already", where);
   }
   [[noreturn]] void throw_empty_parameter_name(Unit unit, SourceLocation where) const {
-    throw LayoutError("a parameter of " + quoted(unit) + " needs a name", where);
+    throw LayoutError(std::string("a parameter of ") + quoted(unit) + " needs a name", where);
   }
   [[noreturn]] void throw_parameter_name_taken(Unit unit, std::string_view name, SourceLocation where) const {
     Unit const other = parameters_[static_cast<std::size_t>(names_.find(name))].parameter.unit;
@@ -313,20 +313,22 @@ private:
                       where);
   }
   [[noreturn]] void throw_unknown_unit(Unit unit, SourceLocation where) const {
-    throw LayoutError("no unit has the id " + std::to_string(to_index(unit)) + ": the layout has " + std::to_string(unit_count()), where);
+    throw LayoutError(
+        std::string("no unit has the id ") + std::to_string(to_index(unit)) + ": the layout has " + std::to_string(unit_count()), where);
   }
   [[noreturn]] void throw_unknown_parameter(ParameterId parameter, SourceLocation where) const {
-    throw LayoutError(
-        "no parameter has the id " + std::to_string(to_index(parameter)) + ": the layout has " + std::to_string(parameter_count()), where);
+    throw LayoutError(std::string("no parameter has the id ") + std::to_string(to_index(parameter)) + ": the layout has " +
+                          std::to_string(parameter_count()),
+                      where);
   }
   [[noreturn]] static void throw_unknown_name(std::string_view name, SourceLocation where) {
-    throw LayoutError("no parameter is named '" + std::string(name) + "'", where);
+    throw LayoutError(std::string("no parameter is named '") + std::string(name) + "'", where);
   }
   [[noreturn]] void throw_unknown_name_in(Unit unit, std::string_view name, SourceLocation where) const {
     throw LayoutError(quoted(unit) + " uses no parameter named '" + std::string(name) + "'", where);
   }
   [[noreturn]] static void throw_unknown_unit_name(std::string_view name, SourceLocation where) {
-    throw LayoutError("no unit is named '" + std::string(name) + "'", where);
+    throw LayoutError(std::string("no unit is named '") + std::string(name) + "'", where);
   }
 
   detail::NameTable unit_names_;

@@ -86,8 +86,7 @@ public:
 
   /// The units that use a segment, the owner first. @throws LayoutError if it is unknown
   [[nodiscard]] constexpr std::span<Unit const> users(SegmentId id, SourceLocation where = SourceLocation::current()) const {
-    Entry const& of = entry(id, where);
-    return layout_.users(members_[of.begin]);
+    return layout_.users(parameters(id, where).front());
   }
 
   /// The segment in which a parameter lies. @throws LayoutError if the parameter is unknown
@@ -102,16 +101,16 @@ public:
 
   /// What a rank holds of a segment that is sharded, padding included. Constant time. @throws LayoutError if segment or rank is unknown
   [[nodiscard]] constexpr ElementRange shard_range(SegmentId id, int rank, SourceLocation where = SourceLocation::current()) const {
-    Segment const& of = segment(id, where);
+    std::int64_t const shard = segment(id, where).shard_elements;
     check_rank(rank, where);
-    return {rank * of.shard_elements, (rank + std::int64_t{1}) * of.shard_elements};
+    return {rank * shard, rank * shard + shard};
   }
 
   /// `shard_range` without the padding behind the last parameter; gaps between parameters are in it. Constant time.
   /// @throws LayoutError if segment or rank is unknown
   [[nodiscard]] constexpr ElementRange span_range(SegmentId id, int rank, SourceLocation where = SourceLocation::current()) const {
     ElementRange const shard = shard_range(id, rank, where);
-    std::int64_t const n = segment(id, where).span_elements;
+    std::int64_t const n = segment(id).span_elements;
     return {shard.begin < n ? shard.begin : n, shard.end < n ? shard.end : n};
   }
 
@@ -212,12 +211,12 @@ public:
 
   /// A segment in words, for messages: "segment 3 (unit 'h.1', frozen)". Of an unknown id it says so.
   [[nodiscard]] std::string describe(SegmentId id) const {
-    std::string const number = "segment " + std::to_string(to_index(id));
+    std::string const number = std::string("segment ") + std::to_string(to_index(id));
     if (!segments().contains(id)) {
       return number + " (unknown: there are " + std::to_string(segment_count()) + ")";
     }
     Segment const& of = segment(id);
-    std::string const tied = of.tied ? ", tied '" + std::string(layout_.name(parameters(id).front())) + "'" : "";
+    std::string const tied = of.tied ? std::string(", tied '") + std::string(layout_.name(parameters(id).front())) + "'" : "";
     return number + " (unit '" + std::string(layout_.name(of.owner)) + "', " + (of.trainable ? "trainable" : "frozen") + tied + ")";
   }
 
@@ -362,15 +361,17 @@ private:
     }
   }
 
-  [[noreturn]] static void throw_bad_count(std::string const& what, std::int64_t count, SourceLocation where) {
-    throw LayoutError("the " + what + " of a partition cannot be " + std::to_string(count) + ": from 1 to 2^31 - 1 is possible", where);
+  [[noreturn]] static void throw_bad_count(char const* what, std::int64_t count, SourceLocation where) {
+    throw LayoutError(
+        std::string("the ") + what + " of a partition cannot be " + std::to_string(count) + ": from 1 to 2^31 - 1 is possible", where);
   }
   [[noreturn]] static void throw_too_many_padded_elements(SourceLocation where) {
     throw LayoutError("with its alignments the partition has more than 2^56 elements", where);
   }
   [[noreturn]] void throw_unknown_segment(SegmentId id, SourceLocation where) const { throw LayoutError(describe(id), where); }
   [[noreturn]] void throw_no_such_rank(int rank, SourceLocation where) const {
-    throw LayoutError("no rank has the number " + std::to_string(rank) + ": the partition has " + std::to_string(ranks_), where);
+    throw LayoutError(std::string("no rank has the number ") + std::to_string(rank) + ": the partition has " + std::to_string(ranks_),
+                      where);
   }
   [[noreturn]] void throw_outside(SegmentId id, std::int64_t begin, std::int64_t end, SourceLocation where) const {
     throw LayoutError(describe(id) + " has " + std::to_string(segment(id).padded_elements) + " padded elements: " + std::to_string(begin) +
@@ -378,8 +379,8 @@ private:
                       where);
   }
   [[noreturn]] void throw_no_element(ParameterId id, std::int64_t element, SourceLocation where) const {
-    throw LayoutError("parameter '" + std::string(layout_.name(id)) + "' has no element " + std::to_string(element) + ": it has " +
-                          std::to_string(layout_.elements(id)) + " elements",
+    throw LayoutError(std::string("parameter '") + std::string(layout_.name(id)) + "' has no element " + std::to_string(element) +
+                          ": it has " + std::to_string(layout_.elements(id)) + " elements",
                       where);
   }
 

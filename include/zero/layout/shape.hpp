@@ -109,13 +109,14 @@ public:
 
 private:
   [[noreturn]] static void throw_too_many_axes(std::size_t axes, SourceLocation where) {
-    throw LayoutError("a shape of " + std::to_string(axes) + " axes: at most " + std::to_string(max_axes) + " are supported", where);
+    throw LayoutError(std::string("a shape of ") + std::to_string(axes) + " axes: at most " + std::to_string(max_axes) + " are supported",
+                      where);
   }
   [[noreturn]] void throw_negative_extent(SourceLocation where) const {
-    throw LayoutError("shape " + text() + ": the extent of axis " + std::to_string(negative_axis()) + " is negative", where);
+    throw LayoutError(std::string("shape ") + text() + ": the extent of axis " + std::to_string(negative_axis()) + " is negative", where);
   }
   [[noreturn]] void throw_too_many_elements(SourceLocation where) const {
-    throw LayoutError("shape " + text() + ": more than 2^56 elements", where);
+    throw LayoutError(std::string("shape ") + text() + ": more than 2^56 elements", where);
   }
 
   std::int64_t extents_[max_axes] = {};
