@@ -58,16 +58,29 @@ thread_local std::int64_t heap_calls = 0;
   if (void* const block = std::aligned_alloc(alignment, whole == 0 ? alignment : whole)) return block;
   throw std::bad_alloc();
 }
+[[gnu::noinline]] void* block_or_null(std::size_t bytes, std::size_t alignment) noexcept {
+  try {
+    return block_of(bytes, alignment);
+  } catch (std::bad_alloc const&) {
+    return nullptr;
+  }
+}
 [[gnu::noinline]] void free_block(void* block) noexcept { std::free(block); }
 
 }  // namespace
 
 void* operator new(std::size_t bytes) { return block_of(bytes, alignof(std::max_align_t)); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) { return block_of(bytes, static_cast<std::size_t>(alignment)); }
+void* operator new(std::size_t bytes, std::nothrow_t const&) noexcept { return block_or_null(bytes, alignof(std::max_align_t)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment, std::nothrow_t const&) noexcept {
+  return block_or_null(bytes, static_cast<std::size_t>(alignment));
+}
 void operator delete(void* block) noexcept { free_block(block); }
 void operator delete(void* block, std::size_t) noexcept { free_block(block); }
 void operator delete(void* block, std::align_val_t) noexcept { free_block(block); }
 void operator delete(void* block, std::size_t, std::align_val_t) noexcept { free_block(block); }
+void operator delete(void* block, std::nothrow_t const&) noexcept { free_block(block); }
+void operator delete(void* block, std::align_val_t, std::nothrow_t const&) noexcept { free_block(block); }
 
 namespace {
 
@@ -384,7 +397,7 @@ int place_of(std::exception_ptr const& error) {
 }
 
 bool same_bits(std::vector<double> const& a, std::vector<double> const& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0);
 }
 
 /// What holds whatever failed on rank `bad`: all ranks end, the peers with a PeerError about it or without needing it, and nothing leaks.
@@ -756,5 +769,73 @@ TEST_CASE("an allocation that fails on all ranks changes nothing: the call can b
           CHECK(values == first[r]);
         },
         {.deadline_ms = deadline_ms});
+  }
+}
+
+TEST_CASE("an exception that leaves gradients, a pass, an optimizer or parameters has aborted the group before anybody catches it") {
+  enum class Leaves { gradients, pass, optimizer, parameters };
+  for (Leaves const leaves : {Leaves::gradients, Leaves::pass, Leaves::optimizer, Leaves::parameters}) {
+    CAPTURE(static_cast<int>(leaves));
+    std::atomic<int> peers_ended = 0;
+    bool ended_meanwhile = false;
+    std::array<std::exception_ptr, ranks> outcome;
+    auto const peers_end = [&] {
+      for (int ms = 0; peers_ended.load() < ranks - 1 && ms < 10'000; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ended_meanwhile = peers_ended.load() == ranks - 1;
+    };
+    auto const body = [&](zero::ThreadCommunicator& comm) {
+      auto const fail_at = [&](Leaves here) {
+        if (comm.rank() == 1 && here == leaves) throw Planned(0);
+      };
+      zero::HostStream communication;
+      zero::HostStream compute;
+      Probe probe;
+      Watched group(comm, probe);
+      try {
+        auto parameters = zero::shard_parameters<zero::Stage3, Single>(make_layout(), group, {compute, communication}, zero::host_memory());
+        parameters.initialize(3, [](zero::ParameterId) { return zero::InitialValue::constant(1); });
+        fail_at(Leaves::parameters);
+        try {
+          zero::ShardedOptimizer<zero::AdamW, zero::Stage3> optimizer{parameters};
+          fail_at(Leaves::optimizer);
+          try {
+            auto pass = parameters.training_pass();
+            {
+              auto gradients = pass.gradients(parameters.layout().find_unit("middle"));
+              fail_at(Leaves::gradients);
+              gradients.hand_over();
+            }
+            fail_at(Leaves::pass);
+            pass.finish();
+          } catch (Planned const&) {
+            peers_end();
+            throw;
+          }
+          static_cast<void>(optimizer.step(parameters));
+          zero::HostDevice::synchronize(compute);
+        } catch (Planned const&) {
+          peers_end();
+          throw;
+        }
+      } catch (Planned const&) {
+        peers_end();
+        throw;
+      }
+    };
+    CHECK_THROWS_AS(zero::run_ranks(ranks,
+                                    [&](zero::ThreadCommunicator& comm) {
+                                      try {
+                                        body(comm);
+                                      } catch (...) {
+                                        outcome[static_cast<std::size_t>(comm.rank())] = std::current_exception();
+                                        if (comm.rank() != 1) peers_ended.fetch_add(1);
+                                        throw;
+                                      }
+                                    },
+                                    {.deadline_ms = deadline_ms}),
+                    Planned);
+    CHECK(ended_meanwhile);
+    CHECK(what_if_not_peer_error(outcome[0], 1) == "");
+    CHECK(what_if_not_peer_error(outcome[2], 1) == "");
   }
 }

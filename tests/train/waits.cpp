@@ -364,10 +364,32 @@ TEST_CASE("why the waits are not taken out here") {
 
 namespace {
 
+/// Every id of the library has a test below; one that is added stops the compiler here until it has one, too.
+constexpr bool tested(WaitId id) {
+  switch (id) {
+    case WaitId::none:
+    case WaitId::user: return false;
+    case WaitId::gather_after_compute:
+    case WaitId::use_after_gather:
+    case WaitId::reduce_after_gradients:
+    case WaitId::scratch_after_reduce:
+    case WaitId::write_after_discard:
+    case WaitId::norm_after_reduce:
+    case WaitId::merge_after_norm:
+    case WaitId::decide_after_merge:
+    case WaitId::gather_gradients_after_update:
+    case WaitId::update_after_gather_gradients:
+    case WaitId::publish_after_update:
+    case WaitId::use_after_publish: return true;
+  }
+  return false;
+}
+
 /// Takes out a wait where the other stream is held up, for longer and longer until it shows. One time it must.
 template <class S, class P>
 void check_missed(WaitId id, Hold hold, Run run = {}) {
   CAPTURE(static_cast<int>(id));
+  CHECK(tested(id));
   Outcome const& reference = expected<S, P>();
   bool missed = false;
   run.skipped = id;

@@ -190,7 +190,7 @@ private:
 ///
 /// @param layout   What there is. Copied.
 /// @param group    The ranks. Kept by reference; one stream at a time uses it.
-/// @param streams  Where the caller computes, and where collectives run. The same stream twice means no overlap.
+/// @param streams  Where the caller computes, and where collectives run. The same stream twice means no overlap. They must outlive the result.
 /// @param memory   Where all device memory comes from. Kept by reference.
 /// @throws MismatchError on every rank if the ranks differ in layout, stage, types or options; LayoutError, MemoryError.
 /// @par Communication
