@@ -42,7 +42,7 @@ struct ExactSum {
   /// Splits a non-negative number. Bits below the range are dropped (there are none in squares of fp32), numbers above it count as
   /// non-finite.
   [[nodiscard]] ZERO_HOST_DEVICE static constexpr Parts parts(double value) noexcept {
-    std::uint64_t const bits = std::bit_cast<std::uint64_t>(value);
+    std::uint64_t const bits = __builtin_bit_cast(std::uint64_t, value);
     int const field = static_cast<int>((bits >> 52) & 0x7ffu);
     std::uint64_t mantissa = bits & 0xfffffffffffffu;
     if (field != 0) mantissa |= std::uint64_t{1} << 52;
@@ -115,7 +115,7 @@ private:
   };
 
   [[nodiscard]] ZERO_HOST_DEVICE constexpr Rounded rounded() const noexcept {
-    if (non_finite() != 0) return {std::bit_cast<double>(std::uint64_t{0x7ff0000000000000u}), 0};
+    if (non_finite() != 0) return {__builtin_bit_cast(double, std::uint64_t{0x7ff0000000000000u}), 0};
     ExactSum sum = *this;
     sum.carry();
     int top = Limbs - 1;

@@ -27,6 +27,7 @@ inline constexpr int norm_lanes = 16;
 /// either.
 template <int Lanes, RealElement T>
 ZERO_HOST_DEVICE ZERO_INLINE double tree_of_squares(T const* data, std::int64_t count) {
+  ZERO_WRITTEN_ORDER_BODY
   double lanes[Lanes];
   for (int l = 0; l < Lanes; ++l) {
     double const x = l < count ? static_cast<double>(static_cast<compute_t<T>>(data[l])) : 0.0;
@@ -51,13 +52,13 @@ ZERO_HOST_DEVICE ZERO_INLINE double tree_of_squares(T const* data, std::int64_t 
 
 /// The sums of whole blocks that follow each other, one number a block.
 template <RealElement T>
-ZERO_TARGET_CLONES ZERO_FIXED_ORDER ZERO_NO_CONTRACTION void block_sums(T const* data, int blocks, double* sums) {
+ZERO_TARGET_CLONES ZERO_WRITTEN_ORDER void block_sums(T const* data, int blocks, double* sums) {
   for (int b = 0; b < blocks; ++b) sums[b] = tree_of_squares<norm_lanes>(data + b * norm_block, norm_block);
 }
 
 /// The sum of a part of a block.
 template <RealElement T>
-ZERO_FIXED_ORDER ZERO_NO_CONTRACTION double part_sum(T const* data, std::int64_t count) {
+ZERO_WRITTEN_ORDER double part_sum(T const* data, std::int64_t count) {
   return tree_of_squares<norm_lanes>(data, count);
 }
 

@@ -30,22 +30,14 @@ ZERO_HOST_DEVICE ZERO_INLINE void step_element(std::int64_t i, Update const& upd
 
 /// All elements, on the host. The arrays do not overlap (no pragma says so: clang warns where a loop under one cannot be vectorised, and an
 /// optimizer may be such a loop). What an element becomes does not depend on its position: the vectorised loop and its scalar rest round
-/// alike, because nothing is fused and nothing is reassociated (with -ffast-math neither holds). The blocks of constant length are what g++
-/// vectorises at -O2 too.
+/// alike, because nothing is fused and nothing is reassociated (with -ffast-math neither holds).
 template <bool Rounds, class Update, std::floating_point Master, RealElement Gradient, RealElement Parameter,
           std::same_as<Master>... States>
-ZERO_TARGET_CLONES ZERO_NO_CONTRACTION void step_elements(std::int64_t n, Update update, Master multiplier, Master* __restrict master,
-                                                          Gradient const* __restrict gradient, Parameter* __restrict parameter,
-                                                          States* __restrict... states) {
-  constexpr std::int64_t block = 64;
-  std::int64_t begin = 0;
-  for (; begin + block <= n; begin += block) {
-    for (std::int64_t i = 0; i < block; ++i) {
-      step_element<Rounds>(begin + i, update, multiplier, master, gradient, parameter, states...);
-    }
-  }
-  for (; begin < n; ++begin) {
-    step_element<Rounds>(begin, update, multiplier, master, gradient, parameter, states...);
+ZERO_TARGET_CLONES ZERO_ELEMENT_LOOP void step_elements(std::int64_t n, Update update, Master multiplier, Master* __restrict master,
+                                                        Gradient const* __restrict gradient, Parameter* __restrict parameter,
+                                                        States* __restrict... states) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    step_element<Rounds>(i, update, multiplier, master, gradient, parameter, states...);
   }
 }
 

@@ -160,8 +160,10 @@ struct MomentumSGD {
 ///   v <- beta2 v + (1 - beta2) g g
 ///   p <- p - (learning_rate / (1 - beta1^t)) m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
 /// Loshchilov and Hutter, "Decoupled Weight Decay Regularization", arXiv 1711.05101, algorithm 2, with the schedule inside of the learning
-/// rate; Kingma and Ba, "Adam", arXiv 1412.6980, algorithm 1. Same operations in the same order as torch.optim.AdamW. The options are fp64
-/// and what is constant over the elements is computed in fp64: in fp32 alone 1 - beta2 would be wrong by 1e-5.
+/// rate; Kingma and Ba, "Adam", arXiv 1412.6980, algorithm 1; the last line is computed in the form of its section 2, in which the
+/// corrections go into the learning rate and epsilon: one division an element. Else the same operations in the same order as
+/// torch.optim.AdamW. The options are fp64 and what is constant over the elements is computed in fp64: in fp32 alone 1 - beta2 would be
+/// wrong by 1e-5.
 struct AdamW {
   double learning_rate = 1e-3;
   double beta1 = 0.9;
@@ -173,25 +175,23 @@ struct AdamW {
 
   /// One step's constants and the update of one element.
   struct Update {
-    double decay;            ///< 1 - learning_rate weight_decay
-    double beta1;            ///< of the options
-    double gradient_weight;  ///< 1 - beta1
-    double beta2;            ///< of the options
-    double square_weight;    ///< 1 - beta2
-    double root_correction;  ///< sqrt(1 - beta2^t)
-    double epsilon;          ///< of the options
-    double step_size;        ///< learning_rate / (1 - beta1^t)
+    double decay;          ///< 1 - learning_rate weight_decay
+    double weight;         ///< of g - m: 1 - beta1 where it is added to m, -beta1 where it is added to g
+    double beta2;          ///< of the options
+    double square_weight;  ///< 1 - beta2
+    double epsilon;        ///< epsilon sqrt(1 - beta2^t)
+    double step_size;      ///< learning_rate sqrt(1 - beta2^t) / (1 - beta1^t)
 
     template <std::floating_point Real>
     ZERO_HOST_DEVICE void operator()(Real& parameter, Real gradient, Real& mean, Real& square) const {
       Real const decayed = detail::product(parameter, static_cast<Real>(decay));
-      // Two ways to write one interpolation, each exact at its own end: beta1 = 0 must give the gradient itself.
-      Real const difference = gradient - mean;
-      mean = gradient_weight < 0.5 ? mean + detail::product(static_cast<Real>(gradient_weight), difference)
-                                   : gradient - detail::product(difference, static_cast<Real>(beta1));
+      Real const before = mean;
+      Real const share = static_cast<Real>(weight);
+      Real const base = share > 0 ? before : gradient;
+      mean = base + detail::product(share, gradient - before);
       square = detail::product(square, static_cast<Real>(beta2)) +
                detail::product(detail::product(static_cast<Real>(square_weight), gradient), gradient);
-      Real const root = detail::square_root(square) / static_cast<Real>(root_correction) + static_cast<Real>(epsilon);
+      Real const root = detail::square_root(square) + static_cast<Real>(epsilon);
       parameter = decayed - detail::product(static_cast<Real>(step_size), mean) / root;
     }
   };
@@ -199,15 +199,14 @@ struct AdamW {
   /// What is constant over the elements in step `step` (1 for the first). Evaluated by one thread; only + - * / sqrt and integer powers.
   [[nodiscard]] ZERO_HOST_DEVICE ZERO_NO_CONTRACTION Update at(std::int64_t step) const {
     double const mean_correction = 1 - detail::integer_power(beta1, step);
-    double const square_correction = 1 - detail::integer_power(beta2, step);
+    double const root_correction = detail::square_root(1 - detail::integer_power(beta2, step));
+    bool const from_gradient = beta1 < 0.5;
     return Update{.decay = 1 - detail::product(learning_rate, weight_decay),
-                  .beta1 = beta1,
-                  .gradient_weight = 1 - beta1,
+                  .weight = from_gradient ? -beta1 : 1 - beta1,
                   .beta2 = beta2,
                   .square_weight = 1 - beta2,
-                  .root_correction = detail::square_root(square_correction),
-                  .epsilon = epsilon,
-                  .step_size = learning_rate / mean_correction};
+                  .epsilon = detail::product(epsilon, root_correction),
+                  .step_size = detail::product(learning_rate, root_correction) / mean_correction};
   }
 };
 
