@@ -3,6 +3,8 @@
 /// @file
 /// Compiler requirements, the version, and the few macros that the other headers share.
 
+#include <cstddef>  // tells which C library this is
+
 #if defined(_MSVC_LANG)
 #define ZERO_CPLUSPLUS _MSVC_LANG
 #else
@@ -37,6 +39,16 @@
 #define ZERO_FIXED_ORDER __attribute__((optimize("no-associative-math")))
 #else
 #define ZERO_FIXED_ORDER
+#endif
+
+/// On a function: compiles it for processors with AVX2 too and chooses when the program is loaded. AVX2 without FMA, whose contractions would
+/// change bits. Only where it works and pays: g++ with glibc on x86-64, not where the build asks for AVX2 anyway or does not optimise, not
+/// under the thread sanitizer, whose programs end in the choice. Define ZERO_NO_TARGET_CLONES to do without.
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__x86_64__) && defined(__GLIBC__) && \
+    defined(__OPTIMIZE__) && !defined(__AVX2__) && !defined(__SANITIZE_THREAD__) && !defined(ZERO_NO_TARGET_CLONES)
+#define ZERO_TARGET_CLONES __attribute__((target_clones("default", "avx2")))
+#else
+#define ZERO_TARGET_CLONES
 #endif
 
 /// Before a loop whose iterations are independent of each other: the compiler need not prove that pointers do not overlap.

@@ -16,16 +16,6 @@
 #include <zero/device/host_stream.hpp>
 #include <zero/device/wait_id.hpp>
 
-/// On a function: compile it for processors with AVX2 too and choose when the program starts. Not with FMA, whose contractions would change
-/// bits. Only where the loader can choose (g++ with glibc on x86-64), and not under the thread sanitizer, whose programs end in the choice.
-/// Define ZERO_NO_TARGET_CLONES to do without.
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__x86_64__) && defined(__GLIBC__) && !defined(__AVX2__) && \
-    !defined(__SANITIZE_THREAD__) && !defined(ZERO_NO_TARGET_CLONES)
-#define ZERO_TARGET_CLONES __attribute__((target_clones("default", "avx2")))
-#else
-#define ZERO_TARGET_CLONES
-#endif
-
 namespace zero {
 
 namespace detail {

@@ -33,16 +33,6 @@
 #define ZERO_WRITTEN_ORDER_BODY
 #endif
 
-/// Compiles a loop over elements a second time for AVX2, chosen when the program is loaded. Only where it works: g++ with glibc on x86-64,
-/// not where the build asks for AVX2 anyway, not under the threads sanitizer (it crashes before main). AVX2 without FMA: both versions give
-/// the same bits.
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__x86_64__) && defined(__GLIBC__) && !defined(__AVX2__) && \
-    !defined(__SANITIZE_THREAD__) && defined(__OPTIMIZE__)
-#define ZERO_TARGET_CLONES __attribute__((target_clones("default", "avx2")))
-#else
-#define ZERO_TARGET_CLONES
-#endif
-
 /// Inlines helpers also into functions that are compiled with other floating-point flags than their own (see the attributes above and
 /// ZERO_FIXED_ORDER), which g++ else refuses: it would keep a copy that follows the user's flags.
 #if defined(__GNUC__) || defined(__clang__)
