@@ -10,9 +10,9 @@
 namespace gpt {
 
 struct Config {
-  std::int64_t layers = 4;
+  std::int64_t layers = 3;
   std::int64_t heads = 4;
-  std::int64_t channels = 96;
+  std::int64_t channels = 64;
   std::int64_t context = 64;      // longest sequence [tokens]
   std::int64_t vocabulary = 256;  // token ids are 0 to vocabulary - 1
   std::int64_t batch = 4;         // sequences in one micro-batch of one rank

@@ -29,14 +29,14 @@ struct Options {
   std::vector<std::string> data;
   bool tokens16 = false;
   Config config;
-  std::int64_t steps = 600;
-  double learning_rate = 3e-3;
-  std::int64_t warmup = 50;
+  std::int64_t steps = 1200;
+  double learning_rate = 1e-2;
+  std::int64_t warmup = 60;
   double min_lr_fraction = 0.1;
   double weight_decay = 0.1;
   double clip = 1.0;
   std::uint64_t seed = 1;
-  std::int64_t validate_every = 100;
+  std::int64_t validate_every = 200;
   std::int64_t generate = 400;
   std::string prompt;
   SamplingOptions sampling;
