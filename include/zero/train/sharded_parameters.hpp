@@ -155,11 +155,13 @@ public:
   /// An all-gather of each trainable segment where states are Sharded and parameters Replicated.
   void publish(SourceLocation where = SourceLocation::current()) { engine_.publish(where); }
 
-  /// Forgets all gradients since the last step, and an abandoned pass. All ranks call it.
+  /// Forgets all gradients since the last step, and an abandoned pass. All ranks call it. Scopes of gradients must be gone before: one that is
+  /// destroyed later abandons training again.
   /// @throws UsageError if a pass is open.
   void discard_gradients(SourceLocation where = SourceLocation::current()) { engine_.discard_gradients(where); }
 
-  /// What this rank stores of a segment's parameters.
+  /// What this rank stores of a segment's parameters. Gaps between parameters, which begin at aligned places, hold nothing in particular:
+  /// `partition().pieces` names the runs that are parameters. The same goes for masters, gradients and optimizer states.
   [[nodiscard]] TensorRef<parameter const, typename S::parameters> stored(SegmentId segment) {
     return engine_.storage().parameters(segment);
   }

@@ -54,7 +54,7 @@ public:
 
   /// Waits until the decision is made, and returns it.
   /// @throws UsageError for an empty handle, or one that is more than `kept` steps old; CommunicationError where a peer failed.
-  [[nodiscard]] StepReport wait(SourceLocation where = SourceLocation::current()) const {
+  StepReport wait(SourceLocation where = SourceLocation::current()) const {
     if (state_ == nullptr) throw UsageError("wait: this is the report of no step", where);
     if (*latest_ - number_ >= kept) throw UsageError("wait: this step's report was overwritten by later steps", where);
     Device::synchronize(ready_);

@@ -20,6 +20,9 @@ namespace zero {
 /// no templates over the stage.
 ///
 /// The gradient of a frozen parameter is a null pointer.
+///
+/// A view is for the thread that runs the loop, as long as the scope it came from is open. Work that is enqueued on a stream and runs later takes
+/// the pointers, not the view: the view looks them up in a table that the next gather changes.
 /// @tparam T  Element type; `T const` for weights.
 template <class T>
 class UnitView {
