@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -195,11 +196,16 @@ inline std::int64_t batches_in(std::span<std::uint16_t const> text, Config const
   return std::max<std::int64_t>(1, (static_cast<std::int64_t>(text.size()) - 1) / config.context / config.batch);
 }
 
-/// Fills `batch` with the index-th group of consecutive samples of `text`, starting over at its end: for validation.
+/// Fills `batch` with the index-th group of samples of `text`, for validation: any few groups are spread over the whole text, and no sample
+/// comes twice before all have come once.
 inline void take_batch(std::span<std::uint16_t const> text, Config const& config, std::int64_t index, Batch& batch) {
   std::int64_t const samples = (static_cast<std::int64_t>(text.size()) - 1) / config.context;
+  // Steps of about the golden section of the text fall between all earlier ones.
+  std::int64_t stride = std::max<std::int64_t>(1, static_cast<std::int64_t>(0.618 * static_cast<double>(samples)));
+  while (std::gcd(stride, samples) != 1) ++stride;
   for (std::int64_t sequence = 0; sequence < config.batch; ++sequence) {
-    detail::copy_sample(text, (index * config.batch + sequence) % samples * config.context, sequence, config.context, batch);
+    std::int64_t const sample = (index * config.batch + sequence) % samples * stride % samples;
+    detail::copy_sample(text, sample * config.context, sequence, config.context, batch);
   }
 }
 

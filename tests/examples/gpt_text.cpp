@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -174,16 +175,39 @@ TEST_CASE("batches_reach_both_ends_of_the_text") {
   CHECK(starts == std::set<std::int32_t>{0, 1, 2});
 }
 
-TEST_CASE("validation_batches_follow_each_other_and_start_over") {
+TEST_CASE("validation_batches_take_every_sample_once_and_start_over") {
   gpt::Config const config{.context = 4, .batch = 2};
-  std::vector<std::uint16_t> const text{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};  // three samples
-  CHECK(gpt::batches_in(text, config) == 1);
+  for (std::int64_t samples = 1; samples <= 40; ++samples) {
+    std::vector<std::uint16_t> text(static_cast<std::size_t>(4 * samples + 1));
+    for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<std::uint16_t>(i);
+    CHECK(gpt::batches_in(text, config) == std::max<std::int64_t>(1, samples / 2));
+    gpt::Batch batch(config);
+    std::vector<std::int32_t> starts;
+    for (std::int64_t index = 0; index < samples; ++index) {
+      gpt::take_batch(text, config, index, batch);
+      for (std::size_t i = 0; i < 8; ++i) CHECK(batch.targets[i] == batch.tokens[i] + 1);
+      starts.push_back(batch.tokens[0]);
+      starts.push_back(batch.tokens[4]);
+    }
+    auto const half = starts.begin() + samples;
+    CHECK(std::equal(starts.begin(), half, half));
+    CHECK(std::set<std::int32_t>(starts.begin(), half).size() == static_cast<std::size_t>(samples));
+    for (std::int32_t start : starts) CHECK(start % 4 == 0);
+  }
+}
+
+TEST_CASE("a_few_validation_batches_are_spread_over_the_text") {
+  gpt::Config const config{.context = 4, .batch = 2};
+  std::vector<std::uint16_t> text(4001);
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<std::uint16_t>(i);
   gpt::Batch batch(config);
-  gpt::take_batch(text, config, 0, batch);
-  CHECK(batch.tokens == std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 6, 7});
-  CHECK(batch.targets == std::vector<std::int32_t>{1, 2, 3, 4, 5, 6, 7, 8});
-  gpt::take_batch(text, config, 1, batch);
-  CHECK(batch.tokens == std::vector<std::int32_t>{8, 9, 10, 11, 0, 1, 2, 3});
+  std::set<std::int32_t> tenths;
+  for (std::int64_t index = 0; index < 10; ++index) {
+    gpt::take_batch(text, config, index, batch);
+    tenths.insert(batch.tokens[0] / 400);
+    tenths.insert(batch.tokens[4] / 400);
+  }
+  CHECK(tenths.size() == 10);
 }
 
 }  // namespace
