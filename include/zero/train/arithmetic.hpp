@@ -4,7 +4,6 @@
 /// Arithmetic that gives the same bits wherever it runs: products that no compiler fuses into an addition, integer powers, and the
 /// attributes of the loops over elements.
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 

@@ -3,7 +3,6 @@
 /// @file
 /// A sum of non-negative fp64 numbers without rounding: the same for any order, any split over ranks and any way of merging.
 
-#include <bit>
 #include <cstdint>
 #include <type_traits>
 
