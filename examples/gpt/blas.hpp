@@ -19,11 +19,11 @@ __attribute__((weak)) int openblas_get_parallel(void);
 
 namespace gpt {
 
-/// Every rank is a thread that computes: a BLAS that starts threads of its own would only fight over the cores, and its sums would depend on
-/// how many it got. Call once, before the ranks start.
+/// Every rank is a thread that computes: a BLAS that starts threads of its own would only fight over the cores, and its sums would depend
+/// on how many it got. Call once, before the ranks start.
 ///
-/// Throws std::runtime_error for an OpenBLAS that was built without threads: such a build takes no locks, and products go wrong, in rare bursts,
-/// when several threads call it (measured with 0.3.21 on two cores: 1,930 of 800,000 small products, with 8 threads).
+/// Throws std::runtime_error for an OpenBLAS that was built without threads: such a build takes no locks, and products go wrong, in rare
+/// bursts, when several threads call it (measured with 0.3.21 on two cores: 1,930 of 800,000 small products, with 8 threads).
 inline void use_one_blas_thread() {
 #if defined(GPT_MAY_BE_OPENBLAS)
   if (openblas_get_parallel != nullptr && openblas_get_parallel() == 0) {

@@ -81,8 +81,8 @@ inline std::string curve_csv(std::vector<Curve> const& curves) {
   return text;
 }
 
-/// Training losses as lines, validation losses as dots; the vertical axis holds all finite losses. Runs that coincide stay visible: each line is thinner than the
-/// one below it, and dashed.
+/// Training losses as lines, validation losses as dots; the vertical axis holds all finite losses. Runs that coincide stay visible: each
+/// line is thinner than the one below it, and dashed.
 inline std::string curve_svg(std::vector<Curve> const& curves, std::string const& title) {
   constexpr double width = 860, height = 480, left = 64, right = 24, top = 56, bottom = 52;
   constexpr char const* colors[] = {"#9ecae1", "#e6550d", "#31a354", "#111111", "#756bb1", "#dd1c77"};

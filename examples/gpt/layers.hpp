@@ -44,9 +44,9 @@ inline float largest(std::int64_t n, float const* x) {
   return top[0];
 }
 
-/// e^x without a library call, so that loops vectorise: x = n ln 2 + r, the Taylor polynomial of degree 7 for e^r, and n put into the exponent.
-/// The relative error is below 2e-7 in [-87, 88]; arguments outside are moved to the nearer end.
-/// Rounding to an integer by adding 1.5 * 2^23 needs the written order of operations: not for -ffast-math.
+/// e^x without a library call, so that loops vectorise: x = n ln 2 + r, the Taylor polynomial of degree 7 for e^r, and n put into the
+/// exponent. The relative error is below 2e-7 in [-87, 88]; arguments outside are moved to the nearer end. Rounding to an integer by adding
+/// 1.5 * 2^23 needs the written order of operations: not for -ffast-math.
 inline float fast_exp(float x) {
   // The nearer end by masks: g++ turns the obvious conditional into a branch, which keeps the loop from being vectorised.
   auto const choose = [](bool condition, float a, float b) {
@@ -109,8 +109,8 @@ void layer_norm_backward(std::int64_t rows, std::int64_t channels, float const* 
   }
 }
 
-/// GELU in the form 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), which is x / (1 + exp(-2 sqrt(2 / pi) (...))): no tanh, no cancellation.
-/// Replaces x by the derivative, which is all that backward needs.
+/// GELU in the form 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), which is x / (1 + exp(-2 sqrt(2 / pi) (...))): no tanh, no
+/// cancellation. Replaces x by the derivative, which is all that backward needs.
 inline void gelu_forward(std::int64_t n, float* x, float* y) {
   constexpr float twice_root = 1.5957691216057308f;  // 2 sqrt(2 / pi)
   ZERO_INDEPENDENT_LOOP

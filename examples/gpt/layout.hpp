@@ -43,8 +43,8 @@ private:
 
 }  // namespace detail
 
-/// Units in the order of a forward pass: "embedding", "h.0", "h.1", ..., "head". The head computes its logits with the embedding's wte.weight. Weights of
-/// products are stored [in, out], as in the checkpoint.
+/// Units in the order of a forward pass: "embedding", "h.0", "h.1", ..., "head". The head computes its logits with the embedding's
+/// wte.weight. Weights of products are stored [in, out], as in the checkpoint.
 constexpr zero::ParameterLayout make_layout(Config const& config) {
   std::int64_t const channels = config.channels;
   zero::ParameterLayout layout;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
-/// GPT-2, forward and backward, unit by unit: learned positions, LayerNorm before each branch, GELU in its tanh form, output weights tied to
-/// the token embedding, no dropout.
+/// GPT-2, forward and backward, unit by unit: learned positions, LayerNorm before each branch, GELU in its tanh form, output weights tied
+/// to the token embedding, no dropout.
 ///
 /// The functions know nothing of ranks, stages or shards: they are given the whole weights of one unit and, in backward, memory of the same
-/// shapes to add its gradients to. Weights and gradients may be of a 16-bit type; all arithmetic is fp32, and a gradient is rounded once, when it is
-/// added. Equal inputs give equal bits.
+/// shapes to add its gradients to. Weights and gradients may be of a 16-bit type; all arithmetic is fp32, and a gradient is rounded once,
+/// when it is added. Equal inputs give equal bits.
 
 #include <cstdint>
 #include <cstring>

@@ -72,7 +72,8 @@ inline std::string read_file(std::filesystem::path const& path) {
 
 inline bool is_binary(std::string const& bytes) { return bytes.find('\0') != std::string::npos; }
 
-/// Appends raw 16-bit ids. A header of 256 32-bit words that starts with 20240520 is skipped: some tools that write such files put it there.
+/// Appends raw 16-bit ids. A header of 256 32-bit words that starts with 20240520 is skipped: some tools that write such files put it
+/// there.
 inline void append_ids(std::string const& bytes, std::string const& path, std::int64_t vocabulary, std::vector<std::uint16_t>& tokens) {
   auto const byte = [&](std::size_t i) { return std::uint32_t{static_cast<unsigned char>(bytes[i])}; };
   std::size_t start = 0;
@@ -109,8 +110,9 @@ inline Text split(std::vector<std::uint16_t> const& tokens, std::int64_t context
   return text;
 }
 
-/// Reads files, and all files below folders, in a fixed order. Binary files in folders are skipped, unless `tokens16`: then folders give their
-/// files that end in .bin. Throws std::runtime_error, in a sentence, where there is nothing to read, something unreadable or too little.
+/// Reads files, and all files below folders, in a fixed order. Binary files in folders are skipped, unless `tokens16`: then folders give
+/// their files that end in .bin. Throws std::runtime_error, in a sentence, where there is nothing to read, something unreadable or too
+/// little.
 inline Text load_text(std::vector<std::string> const& paths, TextOptions const& options) {
   namespace fs = std::filesystem;
   if (paths.empty()) throw std::runtime_error("data: no path given (--data)");

@@ -41,8 +41,8 @@ TEST_CASE("gradients_are_the_slope_of_the_loss") {
   zero::test::forward(activations, weights, batch.tokens.data(), batch.targets.data());
   zero::test::backward(activations, weights, gradients, batch.tokens.data());
   for (zero::ParameterId const id : weights.layout.parameters()) {
-    // Along a direction in one parameter, half of it random, by Richardson extrapolation of central differences: the truncation error is of fourth order in the
-    // step, and fp32 loses about 1e-7 of a loss near 4 in a difference of about 1e-2.
+    // Along a direction in one parameter, half of it random, by Richardson extrapolation of central differences: the truncation error is
+    // of fourth order in the step, and fp32 loses about 1e-7 of a loss near 4 in a difference of about 1e-2.
     auto& values = weights.values[static_cast<std::size_t>(id)];
     auto const start = values;
     std::vector<float> direction(values.size());
