@@ -9,7 +9,9 @@
 #include <type_traits>
 
 #include <zero/comm/communicator.hpp>
+#include <zero/comm/detail/alone.hpp>
 #include <zero/comm/operations.hpp>
+#include <zero/core/element.hpp>
 #include <zero/core/error.hpp>
 #include <zero/tensor/placement.hpp>
 #include <zero/tensor/tensor_ref.hpp>
@@ -114,7 +116,7 @@ consteval bool check_conversion() {
 /// @param group   The group that both tensors lie over. All ranks call this in the same order where the conversion communicates.
 /// @param stream  The stream on which the conversion is enqueued.
 /// @param label   Which model state this is, for counters, checks and messages.
-/// @param factor  Multiplies a sum before it is rounded to T; 1 except for half, where it keeps sums below the largest finite value.
+/// @param factor  Multiplies a sum of real elements before it is rounded to T, also over one rank; below 1 it keeps sums of half finite.
 /// @throws UsageError if the tensors differ in geometry or do not lie over `group`; nothing was enqueued.
 /// @par Communication
 /// Collective where the table says so: `Conversion<From, To>::received_bytes<T>(geometry)` bytes a rank. One rank: no call, no bytes.
@@ -136,13 +138,13 @@ void convert_into(Group& group, StreamOf<Group> stream, TensorRef<T, From> from,
           group.rank());
     }
     if constexpr (Rule::communicates) {
-      if (g.ranks > 1) {
-        if (g.shard_elements > 0) group.enqueue(stream, Rule::template operation<U>(from.data(), to.data(), g, label, factor));
-        return;
-      }
+      auto const operation = Rule::template operation<U>(from.data(), to.data(), g, label, factor);
+      if (g.ranks == 1) detail::enqueue_alone<Device>(stream, operation);
+      else if (g.shard_elements > 0) detail::enqueue_at(group, stream, operation, where);
+    } else {
+      T* const source = from.data() + (std::is_same_v<To, Sharded> && !std::is_same_v<From, Sharded> ? g.shard_begin() : 0);
+      if (source != to.data()) Device::copy(stream, to.data(), source, static_cast<std::int64_t>(to.storage().size() * sizeof(U)));
     }
-    T* const source = from.data() + (std::is_same_v<To, Sharded> && !std::is_same_v<From, Sharded> ? g.shard_begin() : 0);
-    if (source != to.data()) Device::copy(stream, to.data(), source, static_cast<std::int64_t>(to.storage().size() * sizeof(U)));
   }
 }
 

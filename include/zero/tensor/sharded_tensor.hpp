@@ -6,8 +6,12 @@
 #include <cstdint>
 #include <span>
 #include <type_traits>
-#include <utility>
 
+#include <zero/comm/communicator.hpp>
+#include <zero/comm/operations.hpp>
+#include <zero/core/element.hpp>
+#include <zero/core/error.hpp>
+#include <zero/device/device.hpp>
 #include <zero/device/host_device.hpp>
 #include <zero/device/memory.hpp>
 #include <zero/tensor/conversion.hpp>
@@ -26,8 +30,9 @@ namespace zero {
 /// @tparam Policy  The placement, nothing else.
 /// @tparam Dev     The device whose memory holds it; a communicator of that device converts it.
 /// @par Memory
-/// `ceil(n / (N A)) A` elements where Sharded, N times as many otherwise; A is the alignment [elements].
-template <Element T, Placement Policy, class Dev = HostDevice>
+/// `ceil(n / (N A)) A` elements where Sharded, N times as many otherwise; A is the alignment [elements]. As with a `Buffer`, work on streams that
+/// uses it must have been waited for when it is destroyed.
+template <Element T, Placement Policy, Device Dev = HostDevice>
 class ShardedTensor {
 public:
   using element_type = T;
@@ -84,7 +89,7 @@ private:
 /// @par Communication
 /// Collective where `Conversion<From, To>` communicates; see there for the bytes.
 /// @par Stream order
-/// The result is ready in `stream`'s order.
+/// The result is ready in `stream`'s order; neither it nor `tensor` may be destroyed before the stream has passed the conversion.
 template <Placement To, class Group, Element T, Placement From, class Dev>
 [[nodiscard]] auto convert(Group& group, StreamOf<Group> stream, ShardedTensor<T, From, Dev>& tensor, Label label = {},
                            SourceLocation where = SourceLocation::current()) {
@@ -107,8 +112,9 @@ template <Placement To, class Group, Element T, Placement From, class Dev>
                            SourceLocation where = SourceLocation::current()) {
   static_assert(check_conversion<From, To>());
   if constexpr (ConvertibleTo<From, To>) {
-    static_assert(Conversion<From, To>::communicates,
-                  "zero: this conversion moves no bytes, so its result would be a view of a temporary tensor: keep the tensor in a variable");
+    static_assert(
+        Conversion<From, To>::communicates,
+        "zero: this conversion moves no bytes, so its result would be a view of a temporary tensor: keep the tensor in a variable");
     ShardedTensor<T, To, Dev> result(tensor.geometry(), tensor.memory(), tensor.purpose());
     convert_into(group, stream, tensor.ref(), result.ref(), label, 1.0f, where);
     Dev::synchronize(stream);  // the source dies with this statement

@@ -3,6 +3,7 @@
 /// @file
 /// Views of tensors that lie over the ranks of a group: a pointer, a placement, and the geometry of the cut.
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>

@@ -4,7 +4,6 @@
 /// Collectives of a group of one rank: an alias or a local copy, no bytes from anywhere.
 
 #include <cstdint>
-#include <type_traits>
 
 #include <zero/comm/operations.hpp>
 #include <zero/core/config.hpp>
