@@ -80,6 +80,32 @@ TEST_CASE("every operation moves exactly the bytes of its formula") {
   });
 }
 
+TEST_CASE("results larger than the caches arrive whole, at odd places too") {
+  zero::run_ranks(zero::test::ranks(), [](ThreadCommunicator& comm) {
+    HostStreamRef const here = HostStreamRef::calling_thread();
+    std::int64_t const n = comm.size();
+    std::int64_t const count = zero::detail::streaming_bytes / 4 / n + 13;
+    for (std::int64_t const shift : {0, 1, 3}) {
+      std::vector<float> memory(static_cast<std::size_t>(n * count + shift + 1), -1.0f);
+      std::vector<float> source(static_cast<std::size_t>(n * count), static_cast<float>(comm.rank()));
+      float* const receive = memory.data() + shift;
+      bool passed = true;
+      comm.enqueue(here, AllGather<float>{.send = source.data(), .receive = receive, .count = count});
+      for (std::int64_t i = 0; i < n * count; ++i) passed = passed && receive[i] == static_cast<float>(i / count);
+      std::fill(memory.begin(), memory.end(), -1.0f);
+      comm.enqueue(here, AllToAll<float>{.send = source.data(), .receive = receive, .count = count});
+      for (std::int64_t i = 0; i < n * count; ++i) passed = passed && receive[i] == static_cast<float>(i / count);
+      comm.enqueue(here, Broadcast<float>{.buffer = receive, .count = n * count, .root = static_cast<int>(n) - 1});
+      for (std::int64_t i = 0; i < n * count; ++i) passed = passed && receive[i] == static_cast<float>(i / count);
+      comm.enqueue(here, AllReduce<float>{.send = source.data(), .receive = receive, .count = n * count});
+      for (std::int64_t i = 0; i < n * count; ++i) passed = passed && receive[i] == static_cast<float>(n * (n - 1) / 2);
+      CHECK(passed);
+      CHECK(memory.back() == -1.0f);
+      if (shift > 0) CHECK(memory[static_cast<std::size_t>(shift - 1)] == -1.0f);
+    }
+  });
+}
+
 TEST_CASE("operations of one communicator keep the order of their calls over two streams") {
   zero::run_ranks(zero::test::ranks(), [](ThreadCommunicator& comm) {
     HostStream first({.delay_seed = static_cast<std::uint64_t>(comm.rank() + 1)});

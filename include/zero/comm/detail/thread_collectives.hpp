@@ -11,6 +11,7 @@
 #include <zero/comm/detail/fingerprint.hpp>
 #include <zero/comm/detail/fixed_order.hpp>
 #include <zero/comm/detail/rendezvous.hpp>
+#include <zero/comm/detail/streaming_copy.hpp>
 #include <zero/comm/operations.hpp>
 #include <zero/device/host_stream.hpp>
 
@@ -46,8 +47,10 @@ private:
   template <Element T>
   void move(AllGather<T> const& o) noexcept {
     std::int64_t const place = rank_ * o.count;
-    if (o.receive + place != o.send) copy(o.receive + place, o.send, o.count);
-    push(o.send, o.count, place);
+    bool const streaming = streams<T>(size() * o.count);
+    if (o.receive + place != o.send) copy(o.receive + place, o.send, o.count, streaming);
+    push(o.send, o.count, place, streaming);
+    if (streaming) end_streaming_copies();
     count_pushed<T>(o.count);
   }
 
@@ -67,7 +70,7 @@ private:
     for (std::int64_t begin = range.begin; begin < range.end; begin += block) {
       std::int64_t const part = range.end - begin < block ? range.end - begin : block;
       reduce_in_order<Op>(operands_at<T>(begin), size(), o.receive + begin, part, o.factor);
-      push(o.receive + begin, part, begin);
+      push(o.receive + begin, part, begin, false);  // The block is in the cache; the peers' lines were read for the reduction.
     }
     delay_point();
     count_received<T>((size() - 1) * range.size());
@@ -79,13 +82,15 @@ private:
   void move(Broadcast<T> const& o) noexcept {
     WorkRange const range = work_range(o.count, sizeof(T), size(), rank_);
     T const* const from = static_cast<T const*>(group_.slot(o.root).receive);
+    bool const streaming = streams<T>(o.count);
     constexpr std::int64_t block = push_block_bytes / static_cast<std::int64_t>(sizeof(T));
     for (std::int64_t begin = range.begin; begin < range.end; begin += block) {
       std::int64_t const part = range.end - begin < block ? range.end - begin : block;
       for (int peer = 0; peer < size(); ++peer) {
-        if (peer != o.root) copy(static_cast<T*>(group_.slot(peer).receive) + begin, from + begin, part);
+        if (peer != o.root) copy(static_cast<T*>(group_.slot(peer).receive) + begin, from + begin, part, streaming);
       }
     }
+    if (streaming) end_streaming_copies();
     for (int peer = 0; peer < size(); ++peer) {
       if (peer != o.root) count_received<T>(range.size(), peer);
     }
@@ -93,10 +98,12 @@ private:
 
   template <Element T>
   void move(AllToAll<T> const& o) noexcept {
+    bool const streaming = streams<T>(size() * o.count);
     for (int k = 0; k < size(); ++k) {
       int const peer = (rank_ + k) % size();
-      copy(static_cast<T*>(group_.slot(peer).receive) + rank_ * o.count, o.send + peer * o.count, o.count);
+      copy(static_cast<T*>(group_.slot(peer).receive) + rank_ * o.count, o.send + peer * o.count, o.count, streaming);
     }
+    if (streaming) end_streaming_copies();
     count_pushed<T>(o.count);
   }
 
@@ -104,19 +111,28 @@ private:
 
   /// Copies elements to the same place in all peers' receive buffers, first to the next rank's: the ranks start at different ones.
   template <Element T>
-  void push(T const* from, std::int64_t count, std::int64_t place) noexcept {
+  void push(T const* from, std::int64_t count, std::int64_t place, bool streaming) noexcept {
     constexpr std::int64_t block = push_block_bytes / static_cast<std::int64_t>(sizeof(T));
     for (std::int64_t begin = 0; begin < count; begin += block) {
       std::int64_t const part = count - begin < block ? count - begin : block;
       for (int k = 1; k < size(); ++k) {
-        copy(static_cast<T*>(group_.slot((rank_ + k) % size()).receive) + place + begin, from + begin, part);
+        copy(static_cast<T*>(group_.slot((rank_ + k) % size()).receive) + place + begin, from + begin, part, streaming);
       }
     }
   }
 
   template <Element T>
-  static void copy(T* to, T const* from, std::int64_t count) noexcept {
-    if (count > 0) std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
+  static void copy(T* to, T const* from, std::int64_t count, bool streaming) noexcept {
+    if (streaming) {
+      streaming_copy(to, from, count * static_cast<std::int64_t>(sizeof(T)));
+    } else if (count > 0) {
+      std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
+    }
+  }
+
+  template <Element T>
+  static constexpr bool streams(std::int64_t received) noexcept {
+    return received * static_cast<std::int64_t>(sizeof(T)) >= streaming_bytes;
   }
 
   /// All ranks' operands from one element on. Valid until the next call.
