@@ -198,12 +198,14 @@ TEST_CASE("functors_are_copied_when_enqueued") {
 TEST_CASE("refuses_negative_sizes_with_the_caller_s_line") {
   on_every_kind_of_stream([](HostStreamRef stream) {
     float x[2] = {1, 2};
-    CHECK_THROWS_AS(HostDevice::copy(stream, x, x + 1, -1), zero::UsageError);
-    CHECK_THROWS_AS(HostDevice::fill(stream, x, -1, 0.0f), zero::UsageError);
-    CHECK_THROWS_AS(HostDevice::for_each(stream, -1, [](std::int64_t) {}), zero::UsageError);
+    std::int64_t volatile const opaque = -1;  // else the compiler warns of what is tested
+    std::int64_t const negative = opaque;
+    CHECK_THROWS_AS(HostDevice::copy(stream, x, x + 1, negative), zero::UsageError);
+    CHECK_THROWS_AS(HostDevice::fill(stream, x, negative, 0.0f), zero::UsageError);
+    CHECK_THROWS_AS(HostDevice::for_each(stream, negative, [](std::int64_t) {}), zero::UsageError);
     int const line = __LINE__ + 2;
     try {
-      HostDevice::accumulate(stream, -5, [](std::int64_t) {});
+      HostDevice::accumulate(stream, 5 * negative, [](std::int64_t) {});
       CHECK(false);
     } catch (zero::UsageError const& error) {
       CHECK(error.where().line == line);
