@@ -181,28 +181,36 @@ inline ThreadCommunicator ThreadCommunicator::split(int color, int key, SourceLo
   for (int peer = size() - 1; peer >= 0; --peer) {
     if (group_->slot(peer).color < 0) refused = peer;
   }
-  for (int peer = 0; peer < size() && refused < 0; ++peer) {
-    if (group_->slot(peer).color != color) continue;
-    auto place = ranks.begin();
-    while (place != ranks.end() && group_->slot(*place).key <= group_->slot(peer).key) ++place;
-    ranks.insert(place, peer);
-  }
-  if (refused < 0 && ranks.front() == rank_) {
-    std::vector<int> members;
-    for (int peer : ranks) members.push_back(group_->member(peer));
-    own.child = std::make_shared<Rendezvous>(group_->domain(), std::move(members));
+  std::exception_ptr failure;  // No memory: said after parting, where the peers wait for this rank.
+  try {
+    for (int peer = 0; peer < size() && refused < 0; ++peer) {
+      if (group_->slot(peer).color != color) continue;
+      auto place = ranks.begin();
+      while (place != ranks.end() && group_->slot(*place).key <= group_->slot(peer).key) ++place;
+      ranks.insert(place, peer);
+    }
+    if (refused < 0 && ranks.front() == rank_) {
+      std::vector<int> members;
+      for (int peer : ranks) members.push_back(group_->member(peer));
+      own.child = std::make_shared<Rendezvous>(group_->domain(), std::move(members));
+    }
+  } catch (...) {
+    failure = std::current_exception();
+    group_->fail(rank_, failure);
   }
   group_->part(rank_);  // All groups are made.
   int const refused_color = refused < 0 ? 0 : group_->slot(refused).color;
-  std::shared_ptr<Rendezvous> child = refused < 0 ? group_->slot(ranks.front()).child : nullptr;
+  std::shared_ptr<Rendezvous> child = failure == nullptr && refused < 0 ? group_->slot(ranks.front()).child : nullptr;
   group_->part(rank_);  // All ranks have their group.
   own.child = nullptr;
   group_->end_turn(rank_);
+  if (failure != nullptr) std::rethrow_exception(failure);
   if (refused >= 0) {
     throw UsageError("split: rank " + std::to_string(group_->member(refused)) + " gives the color " + std::to_string(refused_color) +
                          "; colors are not negative, every rank belongs to one group",
                      where, group_->member(rank_));
   }
+  if (child == nullptr) group_->throw_if_broken(rank_);  // The rank that makes the groups of this color could not.
   int rank = 0;
   while (ranks[static_cast<std::size_t>(rank)] != rank_) ++rank;
   return ThreadCommunicator(std::move(child), rank);

@@ -100,21 +100,16 @@ public:
   }
 
   /// Keeps the first cause and wakes all ranks of all groups. Never blocks for long, never throws.
-  void fail(int rank, std::exception_ptr exception, bool deadline = false) noexcept {
-    std::string text;
+  void fail(int rank, std::exception_ptr exception) noexcept {
+    Cause cause;
+    cause.rank = rank;
+    cause.mismatch = is_mismatch(exception);
     try {
-      text = text_of(exception);
+      cause.text = text_of(exception);
     } catch (...) {  // No memory for the text: the failure itself still counts.
     }
-    LockGuard const guard(lock_);
-    if (failed_) return;
-    failed_ = true;
-    cause_.rank = rank;
-    cause_.deadline = deadline;
-    cause_.mismatch = is_mismatch(exception);
-    cause_.text = std::move(text);
-    cause_.exception = std::move(exception);
-    for (Breakable* group : groups_) group->break_waits();
+    cause.exception = std::move(exception);
+    keep(std::move(cause));
   }
 
   /// Throws the cause as `rank` sees it, if there is one.
@@ -154,18 +149,24 @@ public:
       }
     }
     if (text.empty()) return;
-    LockGuard const guard(lock_);
-    if (failed_) return;
-    failed_ = true;
-    cause_.deadline = true;
-    cause_.text = text;
-    cause_.exception = std::make_exception_ptr(DeadlineError(text));
-    for (Breakable* group : groups_) group->break_waits();
+    Cause cause;
+    cause.deadline = true;
+    cause.exception = std::make_exception_ptr(DeadlineError(text));
+    cause.text = std::move(text);
+    keep(std::move(cause));
   }
 
   [[nodiscard]] SpinLock& lock() noexcept { return lock_; }
 
 private:
+  void keep(Cause cause) noexcept {
+    LockGuard const guard(lock_);
+    if (failed_) return;
+    failed_ = true;
+    cause_ = std::move(cause);
+    for (Breakable* group : groups_) group->break_waits();
+  }
+
   SpinLock lock_;
   std::vector<Breakable*> groups_;
   bool failed_ = false;

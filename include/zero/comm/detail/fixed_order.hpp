@@ -3,7 +3,6 @@
 /// @file
 /// Reductions over ranks in a fixed order: a binary tree over the ranks, whatever the compiler's flags, in one pass over all operands.
 
-#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>

@@ -39,8 +39,8 @@ public:
     std::string mismatch;                   ///< This rank's own mismatch, protected by the domain's lock.
     std::atomic<std::uint32_t> met = 0;     ///< The generation this rank has arrived at last, for the watchdog.
     alignas(64) std::atomic<std::int64_t> copied_bytes = 0;
-    std::atomic<std::uint32_t> turns = 0;  ///< Twice the operations done; the lowest bit says broken.
-    std::atomic<std::uint64_t> last_turn = no_turn;
+    std::atomic<std::uint32_t> turns = 0;  ///< Twice the operations done, modulo 2^32; the lowest bit says broken.
+    std::atomic<std::uint32_t> last_turn = no_turn;
   };
 
   /// @param members the ranks of this group, as numbered in the first group of the domain.
@@ -98,8 +98,9 @@ public:
   /// The rank will call nothing after `turns` operations: when they are done, peers that wait for it shall not wait on.
   void close(int rank, std::uint32_t turns) noexcept {
     Slot& own = slot(rank);
-    own.last_turn.store(turns);
-    if (own.turns.load() / 2 == turns) leave(rank);
+    std::uint32_t const last = turns & turn_mask;
+    own.last_turn.store(last);
+    if (own.turns.load() / 2 == last) leave(rank);
   }
 
   /// The rank or an operation of it has failed.
@@ -145,7 +146,8 @@ public:
 private:
   static constexpr std::uint32_t broken = 1;
   static constexpr std::uint32_t step = 2;
-  static constexpr std::uint64_t no_turn = ~std::uint64_t{0};
+  static constexpr std::uint32_t turn_mask = ~std::uint32_t{0} / 2;  // what a count of operations keeps beside the lowest bit
+  static constexpr std::uint32_t no_turn = ~std::uint32_t{0};
 
   /// The barrier. False if it was broken, which only a breakable one can be.
   bool arrive(int rank, bool breakable) noexcept {
