@@ -27,8 +27,8 @@ std::vector<gpt::RunResult> planned_runs(gpt::Options const& options) {
   return runs;
 }
 
-/// Checks what a comparison must show. Equal losses need equal orders of addition: all stages have that with one micro-batch a step, else those
-/// that add micro-batches before ranks (0, 1), and those that add ranks first (2, 3).
+/// Checks what a comparison must show. Equal losses need equal orders of addition: all stages have that with one micro-batch a step, else
+/// those that add micro-batches before ranks (0, 1), and those that add ranks first (2, 3).
 bool compare(std::vector<gpt::RunResult> const& runs, gpt::Options const& options) {
   bool good = true;
   auto const say = [&](char const* what, bool same) {

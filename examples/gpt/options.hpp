@@ -38,7 +38,7 @@ struct Options {
   std::uint64_t seed = 1;
   std::int64_t validate_every = 200;
   std::int64_t generate = 400;
-  std::string prompt;
+  std::string prompt = "The ";  // empty with token files
   SamplingOptions sampling;
   std::string curve;
   bool compare = false;
@@ -115,7 +115,7 @@ inline std::span<OptionEntry const> option_table() {
       {"--validate-every", "N", "steps between validations; 0: only at the end",
        [](Options& o, S n, S t) { set_number(o.validate_every, n, t, 0, no_limit); }},
       {"--generate", "N", "tokens of text to write at the end", [](Options& o, S n, S t) { set_number(o.generate, n, t, 0, no_limit); }},
-      {"--prompt", "TEXT", "what the text shall continue", [](Options& o, S, S t) { o.prompt = std::string(t); }},
+      {"--prompt", "TEXT", "what the text shall continue; not with --tokens16", [](Options& o, S, S t) { o.prompt = std::string(t); }},
       {"--temperature", "X", "of sampling; 0: always the likeliest",
        [](Options& o, S n, S t) { set_number(o.sampling.temperature, n, t, 0, 100); }},
       {"--top-k", "N", "sample among the N likeliest; 0: among all",
@@ -151,7 +151,7 @@ inline std::string help_text() {
   auto const number = [](std::int64_t value) { return std::to_string(value); };
   text += "\nDefaults: stage " + number(defaults.stage) + ", " + number(defaults.ranks) + " ranks, fp32, " + number(c.layers) +
           " layers, " + number(c.heads) + " heads, " + number(c.channels) + " channels, context " + number(c.context) + ", batch " +
-          number(c.batch) + ", " + number(defaults.steps) + " steps.\n";
+          number(c.batch) + ", " + number(defaults.steps) + " steps, prompt \"" + defaults.prompt + "\".\n";
   return text;
 }
 
@@ -159,6 +159,7 @@ inline std::string help_text() {
 inline Options parse_options(std::span<char const* const> arguments) {
   Options options;
   bool has_vocabulary = false;
+  bool has_prompt = false;
   for (std::size_t i = 0; i < arguments.size();) {
     std::string_view name = arguments[i++];
     std::string_view inline_value;
@@ -183,10 +184,13 @@ inline Options parse_options(std::span<char const* const> arguments) {
       while (is_value(i)) options.data.emplace_back(arguments[i++]);
     }
     has_vocabulary = has_vocabulary || name == "--vocabulary";
+    has_prompt = has_prompt || name == "--prompt";
   }
   if (options.help) return options;
   if (has_vocabulary && !options.tokens16) throw OptionError("--vocabulary: only with --tokens16; text has 256 different bytes");
   if (options.tokens16 && options.data.empty()) throw OptionError("--tokens16: the files are missing (--data)");
+  if (options.tokens16 && has_prompt) throw OptionError("--prompt: not with --tokens16, whose ids are not letters");
+  if (options.tokens16) options.prompt.clear();
   if (options.tokens16 && !has_vocabulary) options.config.vocabulary = 50257;  // GPT-2's
   try {
     check(options.config);

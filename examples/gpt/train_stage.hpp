@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
-/// The trainer for a stage and a precision that are chosen at run time. Each precision is compiled by itself: train_fp32.cpp, train_bf16.cpp.
+/// The trainer for a stage and a precision that are chosen at run time. Each precision is compiled by itself: train_fp32.cpp,
+/// train_bf16.cpp.
 
 #include "gpt/options.hpp"
 #include "gpt/text.hpp"

@@ -111,6 +111,12 @@ TEST_CASE("token_files_have_the_vocabulary_of_gpt2_unless_told") {
   CHECK(parse({"--tokens16", "--data", "a.bin", "--vocabulary", "100"}).config.vocabulary == 100);
 }
 
+TEST_CASE("text_continues_the_start_of_a_sentence_unless_told") {
+  CHECK(parse({}).prompt == "The ");
+  CHECK(parse({"--prompt="}).prompt.empty());
+  CHECK(parse({"--tokens16", "--data", "a.bin"}).prompt.empty());
+}
+
 TEST_CASE("mistakes_are_said_in_a_sentence") {
   CHECK(error_of({"--stages", "1"}) == "unknown option '--stages' (--help lists all)");
   CHECK(error_of({"stage"}) == "unknown option 'stage' (--help lists all)");
@@ -128,6 +134,7 @@ TEST_CASE("mistakes_are_said_in_a_sentence") {
   CHECK(error_of({"--compare=yes"}) == "--compare takes no value");
   CHECK(error_of({"--vocabulary", "300"}) == "--vocabulary: only with --tokens16; text has 256 different bytes");
   CHECK(error_of({"--tokens16"}) == "--tokens16: the files are missing (--data)");
+  CHECK(error_of({"--tokens16", "--data", "a.bin", "--prompt", "a"}) == "--prompt: not with --tokens16, whose ids are not letters");
   CHECK(error_of({"--channels", "10", "--heads", "4"}) == "10 channels cannot be divided into 4 heads of equal size");
 }
 
