@@ -107,10 +107,10 @@ struct Slice {
   bool is_of_keys = false;
 };
 
-/// The whole tensor, except that a block's bias of queries, keys and values is taken apart. The keys' bias b adds the same q b to all scores
-/// of a row, which the softmax takes out again: its gradient is zero but for rounding. AdamW divides a gradient by its own size and makes of
-/// that noise steps of up to the learning rate. So the fixture's values are noise there too, and no loss depends on them; what can be
-/// demanded is that they are no further apart than AdamW can move them.
+/// The whole tensor, except that a block's bias of queries, keys and values is taken apart. The keys' bias b adds the same q b to all
+/// scores of a row, which the softmax takes out again: its gradient is zero but for rounding. AdamW divides a gradient by its own size and
+/// makes of that noise steps of up to the learning rate. So the fixture's values are noise there too, and no loss depends on them; what can
+/// be demanded is that they are no further apart than AdamW can move them.
 std::vector<Slice> slices(std::string const& name, std::size_t elements) {
   if (!name.ends_with("attn.c_attn.bias")) return {{name, 0, elements}};
   std::size_t const third = elements / 3;
