@@ -45,21 +45,27 @@ using StreamOf = typename C::Device::Stream;
 template <class C, class Operation>
 concept Performs = RankGroup<C> && requires(C& group, StreamOf<C> stream, Operation const& operation) { group.enqueue(stream, operation); };
 
+/// C performs all-gathers of elements of type T.
 template <class C, class T>
 concept GathersAll = Performs<C, AllGather<T>>;
 
+/// C performs reduce-scatters that sum elements of type T.
 template <class C, class T>
 concept ReduceScatters = Performs<C, ReduceScatter<T, Sum>>;
 
+/// C performs all-reduces of elements of type T with the reduction Op, `Sum` or `Max`.
 template <class C, class T, class Op>
 concept AllReduces = Performs<C, AllReduce<T, Op>>;
 
+/// C performs broadcasts of elements of type T.
 template <class C, class T>
 concept Broadcasts = Performs<C, Broadcast<T>>;
 
+/// C performs all-to-alls of elements of type T.
 template <class C, class T>
 concept AllToAlls = Performs<C, AllToAll<T>>;
 
+/// C performs barriers.
 template <class C>
 concept Synchronizes = Performs<C, Barrier>;
 

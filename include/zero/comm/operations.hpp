@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include <zero/core/config.hpp>
 #include <zero/core/element.hpp>
 
 namespace zero {
@@ -13,6 +12,7 @@ namespace zero {
 /// What a collective is for: counters keep these apart, messages name them.
 enum class Subject : std::int32_t { user, parameters, gradients, optimizer_states, control };
 
+/// How many subjects there are.
 inline constexpr int subject_count = 5;
 
 /// The subject in words.

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 
 namespace zero {
 
@@ -52,7 +51,8 @@ private:
 /// A mistake in the description of the parameters: a name given twice, a negative dimension, an unknown unit.
 class LayoutError : public UsageError {
 public:
-  explicit LayoutError(std::string const& what, SourceLocation where = SourceLocation::current(), int rank = -1) : UsageError(what, where, rank) {}
+  explicit LayoutError(std::string const& what, SourceLocation where = SourceLocation::current(), int rank = -1)
+      : UsageError(what, where, rank) {}
 };
 
 /// Memory could not be had: the system refused, a limit was reached, or a test made the call fail.

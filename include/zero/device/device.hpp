@@ -74,8 +74,10 @@ concept ExecutesFunctors = HasStreamsAndEvents<D> && requires(typename D::Stream
 ///   `wait(stream, event, id)` holds back only what is enqueued to `stream` afterwards, and does not block the calling thread unless the
 ///   stream *is* the calling thread. Nothing else orders or synchronises: no function but `synchronize` waits for the device, none uses a
 ///   default stream.
+/// - **Events** are values: nothing destroys them. One may be waited for while its stream exists, however many were recorded since, and stands
+///   for its own point, not for a later one.
 /// - **Memory.** Pointers must stay valid until the work that uses them is done. The source and the destination of `copy` do not overlap,
-///   or are the same. Sizes are in elements of the pointer's type, `copy`'s in bytes; zero is allowed and does nothing. No function
+///   or are the same; either may be memory of the host. Sizes are in elements of the pointer's type, `copy`'s in bytes; zero is allowed and does nothing. No function
 ///   allocates.
 /// - **Functors** are trivially copyable and copied into the queue. `for_each` calls f(i) for 0 <= i < n, in any order, also at once: one
 ///   call must not depend on another. `accumulate` does the same where calls may add to shared integers (the device makes that sound: in
