@@ -15,9 +15,9 @@ using zero::UnitView;
 static_assert(std::is_trivially_copyable_v<UnitView<float>>);
 static_assert(std::is_convertible_v<UnitView<float>, UnitView<float const>>);
 static_assert(!std::is_convertible_v<UnitView<float const>, UnitView<float>>);
-static_assert(
-    !std::is_invocable_v<decltype([](auto view, auto id) -> decltype(view[id]) { return view[id]; }), UnitView<float>, ParameterId>,
-    "an id is no position: that is data(id)");
+using Subscript = decltype([](auto view, auto id) -> decltype(view[id]) { return view[id]; });
+static_assert(!std::is_invocable_v<Subscript, UnitView<float>, ParameterId>, "an id is no position: that is data(id)");
+static_assert(!std::is_invocable_v<Subscript, UnitView<float>, Unit>, "a unit is no position in another");
 
 enum class Block { weight, bias, tokens };
 

@@ -31,7 +31,7 @@ struct ExactSum {
 
   std::int64_t words[word_count];
 
-  /// What one number adds to three limbs in a row. `count` of a non-finite number is 1, and nothing is added to the limbs.
+  /// What one number adds to three limbs in a row. `non_finite` is 1 for a non-finite number, and nothing is added to the limbs.
   struct Parts {
     int limb;
     std::uint32_t part[3];

@@ -12,12 +12,14 @@
 
 namespace zero {
 
+/// What a training pass is told.
 struct TrainingPassOptions {
   /// A promise that this is the last pass before the step: reductions of Partial gradients may start at each hand-over. Not a duty: told
   /// nothing, the step reduces.
   bool last = false;
 };
 
+/// What a scope of gradients is told.
 struct GradientOptions {
   /// The library zeroes what the caller would otherwise read. Set to false by a caller whose kernels overwrite on `first_use`.
   bool zeroed = true;
@@ -48,7 +50,12 @@ public:
   [[nodiscard]] auto gather(Unit unit, SourceLocation where = SourceLocation::current()) { return engine_->gather(unit, where); }
 
   /// The unit's gradients, whole, to be added to; see `Gradients`.
-  /// @throws UsageError if they are open, or were handed over in this pass.
+  /// @throws UsageError if they are open, or were handed over in this pass; MemoryError for the scratch of the first step.
+  /// @par Memory
+  /// Where gradients accumulate Sharded or Replicated, or in another type than they are written in: the unit's whole gradients under
+  /// `gradient_scratch`, until they are handed over and reduced.
+  /// @par Stream order
+  /// To be written on the compute stream.
   [[nodiscard]] Gradients<Engine> gradients(Unit unit, GradientOptions options = {}, SourceLocation where = SourceLocation::current()) {
     return engine_->open_gradients(unit, options.zeroed, where);
   }

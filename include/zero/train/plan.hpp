@@ -3,22 +3,27 @@
 /// @file
 /// Memory and communication of a training loop, known before the run: constant expressions made from the code that runs.
 
+#include <cstddef>
 #include <cstdint>
-#include <type_traits>
+#include <vector>
 
 #include <zero/comm/operations.hpp>
 #include <zero/device/memory.hpp>
 #include <zero/layout/partition.hpp>
 #include <zero/tensor/conversion.hpp>
+#include <zero/tensor/placement.hpp>
+#include <zero/tensor/tensor_ref.hpp>
 #include <zero/train/detail/buffer_pool.hpp>
 #include <zero/train/detail/control_layout.hpp>
 #include <zero/train/detail/gradient_rules.hpp>
 #include <zero/train/detail/parameter_storage.hpp>
 #include <zero/train/detail/use_tracker.hpp>
+#include <zero/train/exact_sum.hpp>
 #include <zero/train/optimizers.hpp>
 #include <zero/train/precision.hpp>
 #include <zero/train/stage.hpp>
 #include <zero/train/step_report.hpp>
+#include <zero/train/step_state.hpp>
 
 namespace zero {
 
@@ -212,12 +217,12 @@ private:
 /// @tparam Opt  The optimizer: how many states it keeps.
 /// @param rank  Whose; every rank holds and receives the same, except for a few bytes of control.
 template <Stage S, PrecisionPolicy P, class Opt>
+  requires Optimizer<Opt, typename P::master>
 [[nodiscard]] constexpr Plan plan(Partition const& partition, Schedule const& schedule = {}, int rank = 0) {
   using Rules = detail::GradientRules<S, P>;
   using O = typename S::optimizer_states;
   using Master = typename P::master;
   using Accumulator = typename P::accumulator;
-  constexpr auto size_of = []<class T>(T const*) { return static_cast<std::int64_t>(sizeof(T)); };
 
   Plan result;
   auto const held = [&](Purpose purpose) -> std::int64_t& { return result.held[static_cast<std::size_t>(purpose)]; };
@@ -235,7 +240,7 @@ template <Stage S, PrecisionPolicy P, class Opt>
   held(Purpose::gathered) = loop.gathered_elements() * static_cast<std::int64_t>(sizeof(typename P::parameter));
   held(Purpose::gradient_scratch) = loop.scratch_elements() * static_cast<std::int64_t>(sizeof(typename P::gradient));
   held(Purpose::staging) = Rules::staging_bytes(partition);
-  held(Purpose::control) = detail::control_bytes<Accumulator>(partition.ranks()) + size_of(static_cast<UpdateState<Opt> const*>(nullptr));
+  held(Purpose::control) = detail::control_bytes<Accumulator>(partition.ranks()) + static_cast<std::int64_t>(sizeof(UpdateState<Opt>));
 
   received(Subject::parameters) = loop.parameters_received;
   received(Subject::gradients) = loop.gradients_received;
@@ -259,6 +264,7 @@ template <Stage S, PrecisionPolicy P, class Opt>
 
 /// The same from a layout and a number of ranks.
 template <Stage S, PrecisionPolicy P, class Opt>
+  requires Optimizer<Opt, typename P::master>
 [[nodiscard]] constexpr Plan plan(ParameterLayout const& layout, int ranks, Schedule const& schedule = {}, int rank = 0) {
   return plan<S, P, Opt>(Partition(layout, ranks), schedule, rank);
 }

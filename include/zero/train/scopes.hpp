@@ -12,7 +12,8 @@
 namespace zero {
 
 /// The weights of a unit that were gathered for use; lets go of them when destroyed. Movable, empty by default, storable. Several may be open
-/// at once, also of one unit, and end in any order. Letting go communicates nothing.
+/// at once, also of one unit, and end in any order. Letting go communicates nothing. The pass's parameters must outlive it; pointers and views taken
+/// from it are valid while it is open.
 ///
 /// Where a stage's parameters are Replicated, `gather` returns a plain `UnitView` instead: there is nothing to let go of.
 template <class Engine>

@@ -6,18 +6,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <span>
+#include <string_view>
 #include <type_traits>
 
 #include <zero/core/error.hpp>
 #include <zero/core/hash.hpp>
 #include <zero/device/memory.hpp>
 #include <zero/tensor/placement.hpp>
+#include <zero/tensor/tensor_ref.hpp>
 #include <zero/train/detail/parameter_storage.hpp>
 #include <zero/train/optimizer_step.hpp>
 #include <zero/train/optimizers.hpp>
 #include <zero/train/stage.hpp>
 #include <zero/train/step_report.hpp>
+#include <zero/train/step_state.hpp>
 
 namespace zero {
 
@@ -110,7 +112,9 @@ public:
     return decision;
   }
 
-  /// Updates masters, states and parameters of this rank's part, if the decision says so; between `reduce` and `publish`.
+  /// Updates masters, states and parameters of this rank's part, if the decision says so; between `reduce` and `publish`. Every optimizer that
+  /// is applied updates every trainable parameter.
+  /// @throws UsageError without `reduce` before it, or if the parameters are others than at construction.
   /// @par Communication
   /// None, except where gradients accumulate Sharded and states are Replicated: an all-gather of each segment's gradient.
   template <class Parameters>
@@ -136,6 +140,7 @@ public:
   }
 
   /// This rank's part of the k-th state of a trainable segment, placed as the masters are.
+  /// @param k  0 <= k < Opt::states, unchecked.
   template <class Parameters>
   [[nodiscard]] TensorRef<typename Parameters::master, typename S::optimizer_states> state(Parameters& parameters, SegmentId segment,
                                                                                            int k) {

@@ -3,11 +3,10 @@
 /// @file
 /// A model's parameters, gradients and masters over a group of ranks, at one stage: the centre of a training loop.
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
-#include <type_traits>
-#include <utility>
 
 #include <zero/comm/communicator.hpp>
 #include <zero/core/config.hpp>
@@ -27,13 +26,14 @@
 
 namespace zero {
 
+/// How `shard_parameters` cuts and checks.
 struct ParametersOptions {
   PartitionOptions partition = {};
   /// Fills gathered weights and gradient scratch with NaN as soon as nobody may read them any more. For tests; on at assertion level 2.
   bool poison_released = ZERO_ASSERTION_LEVEL >= 2;
 };
 
-/// The whole model on a rank: made by `ShardedParameters::gather_all`, lets go of it when destroyed.
+/// The whole model on a rank: made by `ShardedParameters::gather_all`, lets go of it when destroyed. The parameters must outlive it.
 template <class Engine>
 class GatheredModel {
 public:
@@ -94,8 +94,12 @@ public:
 
   /// Sets all parameters: `initial(id)` gives the `InitialValue` of a parameter. Each rank computes what it holds; a value depends on the seed,
   /// the parameter's name and the element's index in it, on nothing else.
+  /// @param initial  Called on this thread, as often as the parameter has runs on this rank, so another number of times on each: it must depend on
+  ///                 the id alone.
   /// @par Communication
   /// None.
+  /// @par Stream order
+  /// Enqueued on the compute stream.
   template <class F>
   void initialize(std::uint64_t seed, F&& initial) {
     for (SegmentId segment : partition().segments()) {
@@ -137,6 +141,8 @@ public:
   /// Collective where parameters are Sharded: an all-gather of every segment that is not resident.
   /// @par Memory
   /// Where parameters are Sharded, all of them under `gathered`.
+  /// @par Stream order
+  /// The weights are ready in the order of the compute stream.
   [[nodiscard]] GatheredModel<Engine> gather_all() { return GatheredModel<Engine>(engine_); }
 
   /// Rule 3 and the decision: gradients become the optimizer's placement, are measured, and the step is decided, equally on all ranks. Enqueued;
@@ -158,6 +164,8 @@ public:
   /// Forgets all gradients since the last step, and an abandoned pass. All ranks call it. Scopes of gradients must be gone before: one that is
   /// destroyed later abandons training again.
   /// @throws UsageError if a pass is open.
+  /// @par Communication
+  /// None.
   void discard_gradients(SourceLocation where = SourceLocation::current()) { engine_.discard_gradients(where); }
 
   /// What this rank stores of a segment's parameters. Gaps between parameters, which begin at aligned places, hold nothing in particular:

@@ -3,6 +3,7 @@
 /// @file
 /// A stage is three placements: of the parameters, of the gradients where they accumulate between micro-batches, of the optimizer states.
 
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -43,19 +44,6 @@ struct Stage3 {
   using optimizer_states = Sharded;
 };
 
-/// A type with three member types, each a placement: `parameters` and `optimizer_states` Replicated or Sharded, `gradients` (where they
-/// accumulate between micro-batches) any. All twelve combinations are stages; four rules make each of them: (1) on use, parameters become
-/// Replicated; (2) at each hand-over, Partial becomes the gradients' placement; (3) once a step, the gradients' placement becomes the
-/// optimizer's; (4) after the update, the optimizer's placement becomes the parameters'.
-template <class S>
-concept Stage =
-    requires {
-      typename S::parameters;
-      typename S::gradients;
-      typename S::optimizer_states;
-    } && Placement<typename S::parameters> && Placement<typename S::gradients> && Placement<typename S::optimizer_states> &&
-    !std::is_same_v<typename S::parameters, Partial> && !std::is_same_v<typename S::optimizer_states, Partial>;
-
 namespace detail {
 
 template <class S>
@@ -66,6 +54,15 @@ concept NamesThreeStates = requires {
 };
 
 }  // namespace detail
+
+/// A type with three member types, each a placement: `parameters` and `optimizer_states` Replicated or Sharded, `gradients` (where they
+/// accumulate between micro-batches) any. All twelve combinations are stages; four rules make each of them: (1) on use, parameters become
+/// Replicated; (2) at each hand-over, Partial becomes the gradients' placement; (3) once a step, the gradients' placement becomes the
+/// optimizer's; (4) after the update, the optimizer's placement becomes the parameters'.
+template <class S>
+concept Stage = detail::NamesThreeStates<S> && Placement<typename S::parameters> && Placement<typename S::gradients> &&
+                Placement<typename S::optimizer_states> && !std::is_same_v<typename S::parameters, Partial> &&
+                !std::is_same_v<typename S::optimizer_states, Partial>;
 
 /// Says in a sentence why S is not a stage.
 template <class S>
@@ -82,7 +79,7 @@ consteval bool check_stage() {
     static_assert(!std::is_same_v<O, Partial>,
                   "zero: a stage's optimizer_states are Replicated or Sharded: an optimizer is not linear in its states");
   }
-  return true;
+  return Stage<S>;
 }
 
 /// Calls `f` with the stage of that number, for programs that choose at run time: `with_stage(2, []<class S>(S) { train<S>(); })`.

@@ -41,11 +41,11 @@ struct StepReport {
 };
 
 /// The decision of one step, made where the gradients are: the norm over all ranks, the factor, and whether to apply the step. `wait()` asks the
-/// host to wait for it; nothing else does.
+/// host to wait for it; nothing else does. It refers to the parameters, which must outlive it.
 template <class Device>
 class Decision {
 public:
-  /// How many steps later a decision can still be read.
+  /// How many decisions can be read: the latest and the `kept - 1` before it.
   static constexpr int kept = detail::decisions_kept;
 
   Decision() = default;
@@ -53,7 +53,7 @@ public:
       : state_(state), ready_(ready), latest_(latest), number_(number) {}
 
   /// Waits until the decision is made, and returns it.
-  /// @throws UsageError for an empty handle, or one that is more than `kept` steps old; CommunicationError where a peer failed.
+  /// @throws UsageError for an empty handle, or one after which `kept` or more steps were decided; CommunicationError where a peer failed.
   StepReport wait(SourceLocation where = SourceLocation::current()) const {
     if (state_ == nullptr) throw UsageError("wait: this is the report of no step", where);
     if (*latest_ - number_ >= kept) throw UsageError("wait: this step's report was overwritten by later steps", where);

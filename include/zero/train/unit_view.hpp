@@ -4,6 +4,7 @@
 /// What a model's functions get: the full-size parameters or gradients of one unit, by order, by enum, by name or by id.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 #include <type_traits>
 
 #include <zero/core/error.hpp>
+#include <zero/layout/ids.hpp>
 #include <zero/layout/parameter_layout.hpp>
 
 namespace zero {
@@ -46,9 +48,9 @@ public:
     return layout_ == nullptr ? std::span<ParameterId const>{} : layout_->parameters(unit_);
   }
 
-  /// The i-th parameter of the unit; also by an `enum class` whose values follow the order of declaration.
+  /// The i-th parameter of the unit, unchecked; also by an `enum class` whose values follow the order of declaration.
   template <class Index>
-    requires(std::is_integral_v<Index> || (std::is_enum_v<Index> && !std::is_same_v<Index, ParameterId>))
+    requires(std::is_integral_v<Index> || (std::is_enum_v<Index> && !LayoutId<Index>))
   [[nodiscard]] constexpr T* operator[](Index index) const noexcept {
     return pointers_[static_cast<std::int64_t>(index)];
   }

@@ -9,8 +9,6 @@
 #include <exception>
 #include <optional>
 #include <string>
-#include <type_traits>
-#include <utility>
 
 #include <zero/comm/communicator.hpp>
 #include <zero/comm/operations.hpp>
