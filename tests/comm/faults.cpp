@@ -297,6 +297,35 @@ TEST_CASE("field case 63: a failed stream takes the other stream of its communic
   CHECK_THROWS_AS(zero::run_ranks(zero::test::ranks(), body, {.deadline_ms = 20'000}), Injected);
 }
 
+TEST_CASE("a handle that ends before its last operation is missed only after it") {
+  int const ranks = zero::test::ranks();
+  std::atomic<int> told = 0;
+  zero::run_ranks(ranks,
+                  [&](ThreadCommunicator& comm) {
+                    std::atomic<bool> ended = comm.rank() != 0;
+                    HostStream stream;
+                    stream.enqueue([&ended] { ended.wait(false); });
+                    {
+                      ThreadCommunicator child = comm.split(0);
+                      child.enqueue(stream, Barrier{{.index = 1}});
+                      if (comm.rank() != 0) {
+                        stream.synchronize();  // The first one completes.
+                        try {
+                          child.enqueue(HostStreamRef::calling_thread(), Barrier{{.index = 2}});
+                        } catch (zero::PeerError const& error) {
+                          told += error.peer() == 0 && contains(error.what(), "rank 0 has returned") ? 1 : 0;
+                        }
+                      }
+                    }
+                    ended = true;
+                    ended.notify_one();
+                    stream.synchronize();
+                    comm.enqueue(HostStreamRef::calling_thread(), Barrier{});  // The other group is not concerned.
+                  },
+                  {.deadline_ms = 20'000});
+  CHECK(told.load() == ranks - 1);
+}
+
 TEST_CASE("groups split from one another fail together") {
   int const ranks = zero::test::ranks();
   std::atomic<int> peers = 0;
