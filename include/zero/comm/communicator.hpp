@@ -10,6 +10,7 @@
 
 #include <zero/comm/operations.hpp>
 #include <zero/core/error.hpp>
+#include <zero/device/device.hpp>
 
 namespace zero {
 
@@ -83,9 +84,9 @@ concept Splits = RankGroup<C> && requires(C& group) {
 
 /// What training asks for: `check_communicator<C>()` says in a sentence what is missing.
 template <class C>
-concept Communicator =
-    RankGroup<C> && GathersAll<C, float> && ReduceScatters<C, float> && AllReduces<C, float, Sum> && AllReduces<C, std::int64_t, Sum> &&
-    AllReduces<C, std::int64_t, Max> && Broadcasts<C, float> && AllToAlls<C, float> && Synchronizes<C> && Groups<C> && Splits<C>;
+concept Communicator = RankGroup<C> && Device<typename C::Device> && GathersAll<C, float> && ReduceScatters<C, float> &&
+                       AllReduces<C, float, Sum> && AllReduces<C, std::int64_t, Sum> && AllReduces<C, std::int64_t, Max> &&
+                       Broadcasts<C, float> && AllToAlls<C, float> && Synchronizes<C> && Groups<C> && Splits<C>;
 
 /// One sentence for each requirement of `Communicator` that C lacks: `static_assert(zero::check_communicator<MyCommunicator>());`
 template <class C>
@@ -93,7 +94,7 @@ consteval bool check_communicator() {
   static_assert(
       requires {
         typename C::Device;
-        typename C::Device::Stream;
+        requires Device<typename C::Device>;
       }, "zero: a communicator needs a member type Device that models zero::Device: it says on which streams the operations run");
   static_assert(
       requires(C const& c) {

@@ -27,8 +27,8 @@
 #define ZERO_HOST_DEVICE
 #endif
 
-/// How much the library checks at run time: 0 trusts the caller in inner functions, 1 (the default) checks what costs nothing measurable,
-/// 2 also checks and poisons what costs time. It comes from the build (one value for the whole program) and changes no type's layout.
+/// How much the library checks at run time: 1 (the default) checks what costs nothing measurable, 2 also poisons what nobody may read any
+/// more (`ParametersOptions::poison_released`). It comes from the build (one value for the whole program) and changes no type's layout.
 #if !defined(ZERO_ASSERTION_LEVEL)
 #define ZERO_ASSERTION_LEVEL 1
 #endif

@@ -9,6 +9,7 @@
 #include <string>
 
 #include <zero/comm/communicator.hpp>
+#include <zero/comm/operations.hpp>
 #include <zero/core/config.hpp>
 #include <zero/core/error.hpp>
 #include <zero/core/hash.hpp>
@@ -215,6 +216,11 @@ template <class S, class P, class Group>
   static_assert(PrecisionPolicy<P>, "zero: a precision names five real element types: parameter, gradient, wire, accumulator and master");
   static_assert(check_communicator<Group>());
   if constexpr (Stage<S> && PrecisionPolicy<P> && Communicator<Group>) {
+    static_assert(GathersAll<Group, typename P::parameter> && GathersAll<Group, typename P::accumulator> &&
+                      ReduceScatters<Group, typename P::wire> && AllReduces<Group, typename P::wire, Sum> &&
+                      GathersAll<Group, std::int64_t>,
+                  "zero: the communicator lacks collectives of this precision's types: it gathers parameters, accumulators and int64, and "
+                  "reduce-scatters and all-reduces the wire type");
     return ShardedParameters<S, P, Group>(layout, group, streams, memory, options, where);
   }
 }
