@@ -17,9 +17,7 @@ namespace zero {
 namespace detail {
 
 template <class O>
-concept HasAt = requires(O const& optimizer, std::int64_t step) {
-  optimizer.at(step);
-};
+concept HasAt = requires(O const& optimizer, std::int64_t step) { optimizer.at(step); };
 
 template <class O>
 struct UpdateOf {
@@ -87,9 +85,9 @@ template <class O>
 ///
 /// `Real` is the type of the master parameters: float, or double where the precision says so.
 template <class O, class Real = float>
-concept Optimizer = std::is_trivially_copyable_v<O> && detail::HasStates<O> && std::is_trivially_copyable_v<update_t<O>> &&
-                    detail::accepts<update_t<O>, Real&, Real, Real&, O::states>() &&
-                    detail::takes_references<update_t<O>, Real, O::states>();
+concept Optimizer =
+    std::is_trivially_copyable_v<O> && detail::HasStates<O> && std::is_trivially_copyable_v<update_t<O>> &&
+    detail::accepts<update_t<O>, Real&, Real, Real&, O::states>() && detail::takes_references<update_t<O>, Real, O::states>();
 
 /// Explains, one sentence a requirement, why a type is not an optimizer. True where it is one.
 template <class O, class Real = float>

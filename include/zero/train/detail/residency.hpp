@@ -124,6 +124,7 @@ public:
     ++open_[static_cast<std::size_t>(to_index(unit))];
   }
 
+  // NOLINTNEXTLINE(bugprone-exception-escape): only an unknown unit would throw, and a scope holds a known one
   void release(Unit unit) noexcept {
     --open_[static_cast<std::size_t>(to_index(unit))];
     if (!gathers_) return;
