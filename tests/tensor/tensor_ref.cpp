@@ -104,7 +104,10 @@ TEST_CASE("in place, a shard is the own part of the whole") {
   CHECK(zero::in_place<Sharded>(TensorRef<float, Sharded>{memory.data(), sum.geometry()}).data() == memory.data());
 }
 
-TEST_CASE("a negative size and an alignment below 1 are refused") {
+TEST_CASE("sizes and alignments that are negative, or whose padded sum would overflow, are refused") {
   CHECK_THROWS_AS(static_cast<void>(zero::geometry(Place{0, 2}, -1)), zero::UsageError);
   CHECK_THROWS_AS(static_cast<void>(zero::geometry(Place{0, 2}, 5, 0)), zero::UsageError);
+  CHECK_THROWS_AS(static_cast<void>(zero::geometry(Place{0, 2}, zero::max_elements + 1)), zero::UsageError);
+  CHECK_THROWS_AS(static_cast<void>(zero::geometry(Place{0, 2}, 5, std::int64_t{1} << 31)), zero::UsageError);
+  CHECK(zero::geometry(Place{0, 2}, zero::max_elements).padded_elements() == zero::max_elements);
 }

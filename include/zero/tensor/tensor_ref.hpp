@@ -11,6 +11,7 @@
 
 #include <zero/core/element.hpp>
 #include <zero/core/error.hpp>
+#include <zero/layout/shape.hpp>
 #include <zero/tensor/placement.hpp>
 
 namespace zero {
@@ -38,15 +39,20 @@ struct Geometry {
 };
 
 /// The cut of `elements` over the ranks of `group`: equal parts, each a multiple of `alignment` elements.
-/// @param elements   n [elements], at least 0.
-/// @param alignment  [elements] at least 1. 128 keeps every part a multiple of 16 bytes for any element type and vector loops without tails.
-/// @throws UsageError for a negative count or an alignment below 1.
+/// @param elements   n [elements], from 0 to `max_elements`.
+/// @param alignment  [elements] from 1 to 2^31 - 1. 128 keeps every part a multiple of 16 bytes for any element type and vector loops without tails.
+/// @throws UsageError for other numbers.
 template <class Group>
 [[nodiscard]] constexpr Geometry geometry(Group const& group, std::int64_t elements, std::int64_t alignment = 128,
                                           SourceLocation where = SourceLocation::current()) {
   if (elements < 0) throw UsageError("geometry: a tensor cannot have " + std::to_string(elements) + " elements", where, group.rank());
   if (alignment < 1)
     throw UsageError("geometry: the alignment is " + std::to_string(alignment) + ", it must be at least 1", where, group.rank());
+  if (elements > max_elements || alignment > 0x7fffffff) {
+    throw UsageError(
+        "geometry: " + std::to_string(elements) + " elements at an alignment of " + std::to_string(alignment) + " are too many", where,
+        group.rank());
+  }
   std::int64_t const unit = alignment * group.size();
   std::int64_t const units = elements / unit + (elements % unit != 0 ? 1 : 0);
   return Geometry{elements, units * alignment, group.size(), group.rank()};
