@@ -20,14 +20,15 @@
 
 namespace zero {
 
-/// A communicator that compares, before every operation and at every `Announce`, what the ranks are about to do, and throws a `MismatchError` that
-/// names both sides on every rank if they differ. Announcements make loops comparable at every stage: one that passes where a gather is only
-/// a view is known to run where it communicates.
+/// A communicator that compares, before every operation and at every `Announce`, what the ranks are about to do, and throws a
+/// `MismatchError` that names both sides on every rank if they differ. Announcements make loops comparable at every stage: one that passes
+/// where a gather is only a view is known to run where it communicates.
 ///
-/// The comparison runs inside the stream, by an all-gather of the communicator itself: the host never waits, so no missing wait is hidden. For debugging:
-/// each call allocates and costs a small collective. A rank that calls nothing is no mismatch, but a matter of the deadline.
+/// The comparison runs inside the stream, by an all-gather of the communicator itself: the host never waits, so no missing wait is hidden.
+/// For debugging: each call allocates and costs a small collective. A rank that calls nothing is no mismatch, but a matter of the deadline.
 /// @par Communication
-/// 72 (N - 1) bytes received per rank for each operation or announcement, labelled `Subject::control`, besides the operation's own. One rank: none.
+/// 72 (N - 1) bytes received per rank for each operation or announcement, labelled `Subject::control`, besides the operation's own. One
+/// rank: none.
 /// @par Stream order
 /// The error appears where the stream's failures appear: at its next call or wait; in the call where the stream is the calling thread.
 template <RankGroup Inner>

@@ -18,7 +18,8 @@ namespace zero {
 
 /// Where `Counting` reports to: calls and received bytes of one rank, by subject. The user owns it, one per rank; any thread may read it.
 ///
-/// Calls are those that were accepted by the communicator; announcements move nothing and are not calls. Split groups report to the same place.
+/// Calls are those that were accepted by the communicator; announcements move nothing and are not calls. Split groups report to the same
+/// place.
 class Traffic {
 public:
   Traffic() = default;

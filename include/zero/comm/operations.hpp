@@ -130,7 +130,8 @@ struct ReduceScatter {
 /// In place: `send == receive`. Otherwise the two must not overlap.
 /// @par Communication
 /// Every rank reduces one range of the elements and hands it to the others: 2 count (N - 1) / N elements received per rank where the count
-/// divides into N ranges of whole cache lines. In general rank r, with c of `count` elements in its range, receives (N - 1) c + (count - c).
+/// divides into N ranges of whole cache lines. In general rank r, with c of `count` elements in its range, receives (N - 1) c + (count -
+/// c).
 template <Element T, class Op = Sum>
 struct AllReduce {
   using element = T;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
-/// Ranks as threads of one process: collectives that read and write the peers' memory, compare what the ranks call, and never hang on a failure.
+/// Ranks as threads of one process: collectives that read and write the peers' memory, compare what the ranks call, and never hang on a
+/// failure.
 
 #include <cstdint>
 #include <exception>
@@ -66,19 +67,20 @@ struct RankLauncher;
 ///
 /// - **Where.** Collectives run as tasks of the stream they are enqueued to: on its worker thread or on the calling thread. Those of one
 ///   communicator run in the order of their enqueue calls, also on different streams. One thread at a time may call.
-/// - **Checks.** Ranks always compare what they call: kind, element type, count, reduction, factor, root and label. On a mismatch every rank throws a
-///   `MismatchError` that names both sides, before anything is moved.
-/// - **Failure.** After a rank has thrown, aborted, or dropped a collective because its stream had failed, all waits and all later calls in this
-///   group and all groups split from the same first group throw: `PeerError` with the rank and its message, or the first cause where it happened.
-///   A rank that returns (destroys its handle) makes peers that still wait for it in this group throw `PeerError`. A handle that an
-///   exception destroys counts as failed.
-/// - **Numerics.** Sums are formed in a fixed binary tree over ranks, tree(lo, n) = tree(lo, p) + tree(lo + p, n - p) with p the largest power of
-///   two below n; 16-bit elements are added in fp32, multiplied by the factor, and rounded once. Results do not depend on streams or timing.
+/// - **Checks.** Ranks always compare what they call: kind, element type, count, reduction, factor, root and label. On a mismatch every
+///   rank throws a `MismatchError` that names both sides, before anything is moved.
+/// - **Failure.** After a rank has thrown, aborted, or dropped a collective because its stream had failed, all waits and all later calls in
+///   this group and all groups split from the same first group throw: `PeerError` with the rank and its message, or the first cause where
+///   it happened. A rank that returns (destroys its handle) makes peers that still wait for it in this group throw `PeerError`. A handle
+///   that an exception destroys counts as failed.
+/// - **Numerics.** Sums are formed in a fixed binary tree over ranks, tree(lo, n) = tree(lo, p) + tree(lo + p, n - p) with p the largest
+///   power of two below n; 16-bit elements are added in fp32, multiplied by the factor, and rounded once. Results do not depend on streams
+///   or timing.
 /// - Ranks in error messages, `Error::rank()` and `PeerError::peer()` are those of the first group.
 ///
 /// @par Communication
-/// The formulas of the operations, exactly: `bytes_copied()` counts what was really moved. One rank: nothing; a local copy where the result is not
-/// in place.
+/// The formulas of the operations, exactly: `bytes_copied()` counts what was really moved. One rank: nothing; a local copy where the result
+/// is not in place.
 /// @par Memory
 /// A few hundred bytes a rank and group. No collective allocates.
 class ThreadCommunicator {
@@ -107,8 +109,8 @@ public:
   [[nodiscard]] std::int64_t bytes_copied() const noexcept { return group_->slot(rank_).copied_bytes.load(std::memory_order_relaxed); }
 
   /// Puts a collective on a stream: AllGather, ReduceScatter, AllReduce, Broadcast, AllToAll or Barrier.
-  /// @throws UsageError for a negative count, a null pointer, an overlap that the operation does not allow, a wrong root or factor. Nothing is
-  /// enqueued then.
+  /// @throws UsageError for a negative count, a null pointer, an overlap that the operation does not allow, a wrong root or factor. Nothing
+  /// is enqueued then.
   /// @throws what failed the group or the stream before. With a stream that is the calling thread, also what fails this collective.
   /// @par Stream order
   /// Runs behind what is on the stream, and behind what this communicator has been given before on any stream.
@@ -133,8 +135,8 @@ public:
   /// @throws UsageError on every rank if any rank's color is negative; the groups stay usable.
   [[nodiscard]] ThreadCommunicator split(int color, int key = 0, SourceLocation where = SourceLocation::current());
 
-  /// Fails all groups split from the same first group: peers that wait, or call later, throw `PeerError` with the cause's text. Any thread may
-  /// call it, at any time; it does not block. The first cause is kept.
+  /// Fails all groups split from the same first group: peers that wait, or call later, throw `PeerError` with the cause's text. Any thread
+  /// may call it, at any time; it does not block. The first cause is kept.
   void abort(std::exception_ptr cause) noexcept { group_->fail(rank_, std::move(cause)); }
 
 private:

@@ -19,8 +19,8 @@
 
 namespace zero::detail {
 
-/// The value of one element, in the type it is added in. Spelled out for the types whose conversion is a shift: g++ does not inline a function that
-/// lacks this one's attribute where flags differ, and a call would keep the loops from being vectorised.
+/// The value of one element, in the type it is added in. Spelled out for the types whose conversion is a shift: g++ does not inline a
+/// function that lacks this one's attribute where flags differ, and a call would keep the loops from being vectorised.
 template <class T>
 ZERO_FIXED_ORDER inline compute_t<T> widened(T value) noexcept {
   if constexpr (element_traits<T>::type == ElementType::bf16) {
@@ -160,8 +160,8 @@ void reduce_folded(T const* const* from, int ranks, T* to, std::int64_t count, f
   }
 }
 
-/// to[i] = round(factor * reduction over ranks of from[rank][i]) for i in [0, count), in the order of the tree. `to` may be one of the operands,
-/// else it overlaps with none.
+/// to[i] = round(factor * reduction over ranks of from[rank][i]) for i in [0, count), in the order of the tree. `to` may be one of the
+/// operands, else it overlaps with none.
 template <class Op, class T>
 void reduce_in_order(T const* const* from, int ranks, T* to, std::int64_t count, float factor) noexcept {
   switch (ranks) {

@@ -61,8 +61,8 @@ private:
     count_received<T>((size() - 1) * o.count);
   }
 
-  /// Every rank reduces one range and hands it on block by block. Only this rank reads the range of anybody's operand, so results may go to the
-  /// peers' buffers at once, in place too.
+  /// Every rank reduces one range and hands it on block by block. Only this rank reads the range of anybody's operand, so results may go to
+  /// the peers' buffers at once, in place too.
   template <Element T, class Op>
   void move(AllReduce<T, Op> const& o) noexcept {
     WorkRange const range = work_range(o.count, sizeof(T), size(), rank_);
