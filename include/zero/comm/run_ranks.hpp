@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -52,12 +53,15 @@ struct RankLauncher {
   }
 
   /// Looks for ranks that wait too long until all have ended. Sleeps a sixteenth of what has passed, so that a run ends late by no more.
-  void watch(std::int64_t deadline_ms) {
-    using namespace std::chrono;
-    auto const start = steady_clock::now();
+  void watch(std::int64_t deadline_ms) noexcept {
+    using std::chrono::microseconds;
+    auto const start = std::chrono::steady_clock::now();
     while (running.load(std::memory_order_acquire) > 0) {
-      auto const passed = duration_cast<microseconds>(steady_clock::now() - start).count();
-      if (deadline_ms > 0) domain->look_for_overdue(passed / 1000, deadline_ms);
+      auto const passed = std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - start).count();
+      try {
+        if (deadline_ms > 0) domain->look_for_overdue(passed / 1000, deadline_ms);
+      } catch (...) {  // No memory for the text: the next look tries again, and the threads are joined.
+      }
       std::int64_t const longest = deadline_ms > 0 && deadline_ms < 200 ? deadline_ms * 1000 / 4 : 50'000;
       std::int64_t const pause = passed / 16;
       std::this_thread::sleep_for(microseconds(pause < 20 ? 20 : pause > longest ? longest : pause));
