@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <zero/comm/checked.hpp>
 #include <zero/comm/run_ranks.hpp>
 #include <zero/device/host_stream.hpp>
 #include <zero/device/memory.hpp>
@@ -200,4 +201,28 @@ TEST_CASE("a caller that overwrites on first use needs no zeroes") {
     expect(wrong, report.norm * report.norm == doctest::Approx(4.0 * 166).epsilon(1e-12), "the norm");
     parameters.publish();
   });
+}
+
+TEST_CASE("under Checked, weights that are still in use at the step are an error at Stage0 as at Stage3") {
+  Example const example;
+  std::vector<std::string> said(2);
+  zero::run_ranks(2, [&](Threads& comm) {
+    zero::Checked checked{zero::Borrowed{comm}};
+    auto const here = zero::HostStreamRef::calling_thread();
+    auto parameters =
+        zero::shard_parameters<zero::Stage0, zero::Precision<float>>(example.layout, checked, {here, here}, zero::host_memory());
+    parameters.initialize(1, [](ParameterId) { return zero::InitialValue::constant(0); });
+    auto pass = parameters.training_pass();
+    auto weights = pass.gather(example.a);
+    pass.finish();
+    try {
+      parameters.reduce();
+    } catch (zero::UsageError const& error) {
+      said[static_cast<std::size_t>(comm.rank())] = error.what();
+    }
+    weights.release();
+    parameters.reduce();
+    parameters.publish();
+  });
+  for (std::string const& text : said) CHECK(text.find("the weights of unit 'a' are still in use") != std::string::npos);
 }

@@ -15,7 +15,8 @@ namespace zero {
 /// at once, also of one unit, and end in any order. Letting go communicates nothing. The pass's parameters must outlive it; pointers and views taken
 /// from it are valid while it is open.
 ///
-/// Where a stage's parameters are Replicated, `gather` returns a plain `UnitView` instead: there is nothing to let go of.
+/// Where a stage's parameters are Replicated, `gather` returns a plain `UnitView` instead: there is nothing to let go of. Under a communicator
+/// that checks (`Checked`) it is a scope there too, so that what would be an error at Stage3 is one at Stage0.
 template <class Engine>
 class GatheredUnit : public UnitView<typename Engine::parameter const> {
   using View = UnitView<typename Engine::parameter const>;

@@ -147,7 +147,8 @@ public:
   [[nodiscard]] auto gather(Unit unit, SourceLocation where) {
     check_unit(unit, where);
     announce(Label{Subject::parameters, to_index(unit)}, "gather");
-    if constexpr (Conversion<typename S::parameters, Replicated>::communicates) {
+    // A communicator that compares ranks gets scopes at every stage: weights that are still in use at the step are found at Stage0 too.
+    if constexpr (Conversion<typename S::parameters, Replicated>::communicates || Performs<Group, Announce>) {
       weights_.acquire(unit);
       return GatheredUnit<TrainingEngine>(*this, weights_.view(unit));
     } else {
