@@ -93,7 +93,7 @@ public:
   [[nodiscard]] Group& group() const noexcept { return engine_.group(); }
   [[nodiscard]] MemoryResource& memory() const noexcept { return engine_.memory(); }
 
-  /// Sets all parameters: `initial(id)` gives the `InitialValue` of a parameter. Each rank computes what it holds; a value depends on the seed,
+  /// Sets all parameters: `initial(id)`, called once for each in the order of the layout, gives its `InitialValue`. Each rank computes what it holds; a value depends on the seed,
   /// the parameter's name and the element's index in it, on nothing else.
   /// @param initial  Called on this thread, as often as the parameter has runs on this rank, so another number of times on each: it must depend on
   ///                 the id alone.
@@ -102,11 +102,15 @@ public:
   /// @par Stream order
   /// Enqueued on the compute stream.
   template <class F>
+    requires std::is_invocable_r_v<InitialValue, F&, ParameterId>
   void initialize(std::uint64_t seed, F&& initial) {
+    std::vector<InitialValue> values;
+    for (ParameterId id : layout().parameters()) values.push_back(initial(id));
     for (SegmentId segment : partition().segments()) {
       for_held(segment, [&]<class T>(ParameterId id, T* to, std::int64_t first, std::int64_t count) {
         std::uint64_t const key = initial_key(seed, Hasher{}.add(layout().name(id)).value());
-        Device::for_each(engine_.streams().compute(), count, detail::WriteInitial<T, master>{to, initial(id), key, first});
+        Device::for_each(engine_.streams().compute(), count,
+                         detail::WriteInitial<T, master>{to, values[static_cast<std::size_t>(to_index(id))], key, first});
       });
     }
   }
