@@ -2,40 +2,17 @@
 /// @file
 /// The exactly mergeable sum of squares against a plain vectorised fp32 sum of squares of the same elements, one thread.
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <vector>
 
 #include <zero/train/norm.hpp>
 
+#include "timing.hpp"
+
 namespace {
-
-/// Of this thread's own time: what other programs take of the cores does not count (what they take of the memory's bandwidth does).
-template <class F>
-double seconds(F&& f) {
-  auto const now = [] {
-    std::timespec t{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-  };
-  double const begin = now();
-  f();
-  return now() - begin;
-}
-
-struct Spread {
-  double low, median, high;
-};
-
-Spread spread(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  std::size_t const n = values.size();
-  return {values[n / 10], values[n / 2], values[n - 1 - n / 10]};
-}
 
 /// The limit: as many lanes as it takes to wait for the memory only.
 template <class T>
@@ -71,8 +48,8 @@ bool measure(char const* name, std::int64_t n, int rounds) {
   double result = 0;
   float volatile other = 0;
   for (int round = 0; round <= rounds; ++round) {
-    double const a = seconds([&] { other = plain_sum(data.data(), n); });
-    double const b = seconds([&] {
+    double const a = bench::thread_seconds([&] { other = plain_sum(data.data(), n); });
+    double const b = bench::thread_seconds([&] {
       zero::exact_square_sum_t<T> sum{};
       zero::accumulate_square_sum(sum, data.data(), partition, id, 0, end);
       result = sum.value();
@@ -82,7 +59,7 @@ bool measure(char const* name, std::int64_t n, int rounds) {
     exact.push_back(b * 1e3);
     ratio.push_back(b / a);
   }
-  Spread const e = spread(exact), p = spread(plain), r = spread(ratio);
+  bench::Spread const e = bench::spread(exact), p = bench::spread(plain), r = bench::spread(ratio);
   bool const right = std::fabs(result / expected - 1) < 1e-12 && std::fabs(static_cast<double>(other) / expected - 1) < 1e-2;
   std::printf("%s, %lld elements, %lld bytes\n", name, static_cast<long long>(n),
               static_cast<long long>(n * static_cast<std::int64_t>(sizeof(T))));

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <vector>
 
 #include <zero/train/optimizer_step.hpp>
@@ -15,19 +14,6 @@
 #include "timing.hpp"
 
 namespace {
-
-/// Of this thread's own time: what other programs take of the cores does not count (what they take of the memory's bandwidth does).
-template <class F>
-double seconds(F&& f) {
-  auto const now = [] {
-    std::timespec t{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-  };
-  double const begin = now();
-  f();
-  return now() - begin;
-}
 
 /// A copy in blocks that stay in the caches' view: memcpy of a large block may write past the caches and then reads less.
 void copy_in_blocks(char* to, char const* from, std::size_t bytes) {
@@ -62,11 +48,11 @@ int main(int argc, char** argv) {
   std::vector<double> step_rate, copy_rate, block_rate, ratio, block_ratio;
   double const bytes = 28.0 * static_cast<double>(n);
   for (int round = 0; round <= rounds; ++round) {
-    double const copying = seconds([&] { std::memcpy(to.data(), from.data(), copied_bytes); });
-    double const in_blocks = seconds([&] { copy_in_blocks(to.data(), from.data(), copied_bytes); });
+    double const copying = bench::thread_seconds([&] { std::memcpy(to.data(), from.data(), copied_bytes); });
+    double const in_blocks = bench::thread_seconds([&] { copy_in_blocks(to.data(), from.data(), copied_bytes); });
     decide(decision, rules);
     advance(update, optimizer, decision);
-    double const stepping = seconds([&] { step(); });
+    double const stepping = bench::thread_seconds([&] { step(); });
     if (round == 0) continue;  // page faults
     step_rate.push_back(bytes / stepping * 1e-9);
     copy_rate.push_back(bytes / copying * 1e-9);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <ctime>
 #include <vector>
 
 namespace bench {
@@ -28,6 +29,19 @@ double wall_seconds(F&& f) {
   auto const begin = std::chrono::steady_clock::now();
   f();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// Processor time of this thread: what other programs take of the cores does not count (what they take of the memory's bandwidth does).
+template <class F>
+double thread_seconds(F&& f) {
+  auto const now = [] {
+    std::timespec t{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+  };
+  double const begin = now();
+  f();
+  return now() - begin;
 }
 
 }  // namespace bench
