@@ -93,10 +93,9 @@ public:
   [[nodiscard]] Group& group() const noexcept { return engine_.group(); }
   [[nodiscard]] MemoryResource& memory() const noexcept { return engine_.memory(); }
 
-  /// Sets all parameters: `initial(id)`, called once for each in the order of the layout, gives its `InitialValue`. Each rank computes what it holds; a value depends on the seed,
-  /// the parameter's name and the element's index in it, on nothing else.
-  /// @param initial  Called on this thread, as often as the parameter has runs on this rank, so another number of times on each: it must depend on
-  ///                 the id alone.
+  /// Sets all parameters. Each rank computes what it holds; a value depends on the seed, the parameter's name and the element's index in it, on
+  /// nothing else.
+  /// @param initial  Gives the `InitialValue` of a parameter; called on this thread, once for each in the order of the layout. Equal on all ranks.
   /// @par Communication
   /// None.
   /// @par Stream order
