@@ -15,10 +15,9 @@ struct DeferredReduction {
 
 constexpr zero::ParameterLayout make_layout() {
   zero::ParameterLayout layout;
-  for (char const* name : {"first", "second", "third"}) {
-    zero::Unit const unit = layout.add_unit(name);
-    layout.add(unit, std::string(name) + ".weight", {64, 64});
-  }
+  layout.add(layout.add_unit("first"), "first.weight", {64, 64});
+  layout.add(layout.add_unit("second"), "second.weight", {64, 64});
+  layout.add(layout.add_unit("third"), "third.weight", {64, 64});
   return layout;
 }
 

@@ -60,15 +60,6 @@
 #define ZERO_INDEPENDENT_LOOP
 #endif
 
-/// Around functions with such loops: clang warns where it could not vectorise one, which depends on what a user's functor does and on flags.
-#if defined(__clang__)
-#define ZERO_LOOPS_BEGIN _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
-#define ZERO_LOOPS_END _Pragma("clang diagnostic pop")
-#else
-#define ZERO_LOOPS_BEGIN
-#define ZERO_LOOPS_END
-#endif
-
 #if defined(__FAST_MATH__) && !defined(ZERO_NO_FAST_MATH_MESSAGE)
 #pragma message( \
         "zero: with -ffast-math the optimizer's arithmetic may differ in the last bits between element positions; sums over ranks and the finite check do not (define ZERO_NO_FAST_MATH_MESSAGE to silence this)")

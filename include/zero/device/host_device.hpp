@@ -20,8 +20,6 @@ namespace zero {
 
 namespace detail {
 
-ZERO_LOOPS_BEGIN
-
 /// Calls f(i) for 0 <= i < n where the calls are independent of each other, so that the loop can be vectorised.
 ///
 /// By value, because what a local object points to is seen to stay the same. The blocks of constant length are what g++ vectorises at -O2
@@ -37,8 +35,6 @@ ZERO_TARGET_CLONES __attribute__((flatten)) void independent_loop(std::int64_t n
   }
   for (; begin < n; ++begin) f(begin);
 }
-
-ZERO_LOOPS_END
 
 template <class F>
 concept HostFunctor = std::is_trivially_copyable_v<F> && sizeof(F) + sizeof(std::int64_t) <= task_bytes;

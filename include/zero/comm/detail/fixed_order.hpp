@@ -92,8 +92,6 @@ ZERO_FIXED_ORDER inline T rounded(compute_t<T> value, float factor) noexcept {
   }
 }
 
-ZERO_LOOPS_BEGIN
-
 /// to[i] = the reduction of from[0 .. N - 1][i], in one pass. `to` may be one of the operands.
 template <class Op, int N, class T>
 ZERO_FIXED_ORDER inline void reduce_pass(T const* const* operands, T* to, std::int64_t count, float factor) noexcept {
@@ -123,8 +121,6 @@ ZERO_FIXED_ORDER inline void round_block(compute_t<T> const* from, T* to, std::i
   ZERO_INDEPENDENT_LOOP
   for (std::int64_t i = 0; i < count; ++i) to[i] = rounded<Op, T>(from[i], factor);
 }
-
-ZERO_LOOPS_END
 
 inline constexpr std::int64_t fold_bytes = 4096;
 
