@@ -86,6 +86,10 @@ public:
     return {state, Device::record(compute), &latest_, latest_};
   }
 
+  [[nodiscard]] bool is_latest(StepState const* decision) const noexcept {
+    return decision != nullptr && decision == &memory_->states[latest_ % decisions_kept];
+  }
+
 private:
   template <class OwnShard>
   void measure(OwnShard&& own_shard) {
