@@ -202,9 +202,9 @@ private:
     using Step = detail::OptimizerStep<Opt, Master, Gradient, Element>;
     auto const enqueue = [&](std::int64_t from, std::int64_t to, Element* parameter) {
       if (from == to) return;
-      Step step{decision, update, to - from, master + from, gradient + from, parameter, {}};
+      Step step{decision, update, master + from, gradient + from, parameter, {}};
       for (int k = 0; k < Opt::states; ++k) step.states[k] = states + k * elements_ + from;
-      Parameters::Device::run(stream, step);
+      Parameters::Device::for_each(stream, to - from, step);
     };
     if constexpr (!detail::separate_masters<S, P>) {
       enqueue(begin, end, nullptr);

@@ -142,7 +142,7 @@ public:
     }
     engine_.begin_change(Label{Subject::parameters, to_index(id)}, "assign", contents, where);
     for_held(partition().segment_of(id), [&]<class T>(ParameterId other, T* to, std::int64_t first, std::int64_t count) {
-      if (other == id) Device::for_each(engine_.streams().compute(), count, detail::WriteValues<T, master>{to, values.data() + first});
+      if (other == id) detail::copy_rounded<Device>(engine_.streams().compute(), to, values.data() + first, count);
     });
     Device::synchronize(engine_.streams().compute());
   }

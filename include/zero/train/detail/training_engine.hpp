@@ -65,7 +65,8 @@ public:
         memory_(&memory),
         streams_(streams),
         control_(memory, control_bytes<accumulator>(group.size()), Purpose::control),
-        compared_(compare({{static_cast<std::int64_t>(partition_.hash()), static_cast<std::int64_t>(stage_hash<S, P>()),
+        compared_(check_memory(where) &&
+                  compare({{static_cast<std::int64_t>(partition_.hash()), static_cast<std::int64_t>(stage_hash<S, P>()),
                             static_cast<std::int64_t>(options_hash), 0},
                            {"layouts", "stages or element types", "options", ""}})),
         storage_(partition_, group.rank(), memory),
@@ -100,6 +101,12 @@ public:
   [[nodiscard]] Residency<S, P, Group>& weights() noexcept { return weights_; }
   [[nodiscard]] GradientFlow<S, P, Group>& gradients() noexcept { return gradients_; }
   [[nodiscard]] StepDecider<Group, accumulator>& decider() noexcept { return decider_; }
+
+  /// Throws where the device cannot use the resource's memory.
+  bool check_memory(SourceLocation where) const {
+    Device::check_memory(control_.data(), where);
+    return true;
+  }
 
   /// Collective: throws MismatchError on every rank where the ranks differ.
   bool compare(StartRecord const& own) {
