@@ -79,11 +79,12 @@ public:
   using Rules = GradientRules<S, P>;
 
   constexpr DryRun(Partition const& partition, int rank, Schedule const& schedule)
-      : partition_(partition), rank_(rank), schedule_(schedule), weight_uses_(partition), gradient_uses_(partition) {
-    for (std::int32_t i = 0; i < partition.segment_count(); ++i) {
-      slots_.push_back({});
-    }
-  }
+      : partition_(partition),
+        rank_(rank),
+        schedule_(schedule),
+        weights_(partition),
+        gradient_uses_(partition),
+        slots_(static_cast<std::size_t>(partition.segment_count())) {}
 
   constexpr void run() {
     for (std::int64_t i = 0; i < schedule_.inference_passes; ++i) {
@@ -108,8 +109,6 @@ public:
 private:
   struct Slots {
     int gathered = PoolShape::none;
-    std::int32_t open = 0;
-    bool wanted = false;
     int scratch = PoolShape::none;
   };
   static constexpr bool gathers = Conversion<typename S::parameters, Replicated>::communicates;
@@ -133,16 +132,14 @@ private:
     if constexpr (gathers) {
       if (partition_.ranks() == 1) return;
       for (SegmentId id : partition_.segments(unit)) {
-        Slots& s = slots(id);
-        if (s.gathered == PoolShape::none) {
+        if (!weights_.resident(id)) {
           Segment const& segment = partition_.segment(id);
-          s.gathered = gathered_.acquire(segment.padded_elements);
-          s.wanted = true;
-          weight_uses_.clear(id);
+          slots(id).gathered = gathered_.acquire(segment.padded_elements);
+          weights_.enter(id);
           parameters_received +=
               conversion_bytes<typename S::parameters, Replicated, typename P::parameter>(segment, partition_.ranks(), rank_);
         }
-        ++s.open;
+        weights_.open(id);
       }
     }
   }
@@ -151,23 +148,20 @@ private:
     if constexpr (gathers) {
       if (partition_.ranks() == 1) return;
       for (SegmentId id : partition_.segments(unit)) {
-        Slots& s = slots(id);
-        if (weight_uses_.mark(id, unit)) s.wanted = false;
-        if (--s.open == 0 && !s.wanted) let_go(id);
+        if (weights_.close(id, unit)) let_go(id);
       }
     }
   }
 
   constexpr void end_phase() {
     for (SegmentId id : partition_.segments()) {
-      if (slots(id).gathered != PoolShape::none && slots(id).open == 0) let_go(id);
+      if (weights_.end_phase(id)) let_go(id);
     }
   }
 
   constexpr void let_go(SegmentId id) {
     gathered_.give_back(slots(id).gathered);
-    slots(id).gathered = PoolShape::none;
-    weight_uses_.clear(id);
+    weights_.leave(id);
   }
 
   constexpr void hand_over(Unit unit) {
@@ -200,7 +194,7 @@ private:
   Partition const& partition_;
   int rank_;
   Schedule schedule_;
-  UseTracker weight_uses_;
+  ResidencyRule weights_;
   UseTracker gradient_uses_;
   std::vector<Slots> slots_;
   PoolShape gathered_;
