@@ -88,7 +88,7 @@ struct RankLauncher {
     try {
       std::rethrow_exception(failure);
     } catch (PeerError const& error) {
-      return error.peer();
+      return error.peer_in_first_group();
     } catch (...) {
       return -1;
     }

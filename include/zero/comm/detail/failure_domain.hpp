@@ -4,6 +4,7 @@
 /// Groups that fail together: the first cause of a failure, and the way to wake everybody who waits for a peer.
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -75,14 +76,18 @@ protected:
   ~Breakable() = default;
 };
 
-/// All groups split from one first group. Ranks in messages are those of the first group.
+/// All groups split from one first group. Ranks are numbered here as they are there.
 class FailureDomain {
 public:
   /// Why the domain failed. Texts, because one exception object shared by threads would be read and freed by all of them.
   struct Cause {
-    int rank = -1;  ///< -1: the watchdog.
-    bool deadline = false;
-    bool mismatch = false;  ///< Ranks called different things: nobody's failure more than the others', and said alike on all ranks.
+    enum class Kind : unsigned char {
+      failure,   ///< One rank's: its peers throw `PeerError`.
+      mismatch,  ///< Ranks called different things: nobody's failure more than the others', and said alike on all ranks.
+      deadline,  ///< The watchdog's, of all ranks.
+    };
+    int rank = -1;
+    Kind kind = Kind::failure;
     std::string text;
     std::exception_ptr exception;
   };
@@ -103,7 +108,7 @@ public:
   void fail(int rank, std::exception_ptr exception) noexcept {
     Cause cause;
     cause.rank = rank;
-    cause.mismatch = is_mismatch(exception);
+    if (is_mismatch(exception)) cause.kind = Cause::Kind::mismatch;
     try {
       cause.text = text_of(exception);
     } catch (...) {  // No memory for the text: the failure itself still counts.
@@ -112,26 +117,32 @@ public:
     keep(std::move(cause));
   }
 
-  /// Throws the cause as `rank` sees it, if there is one.
-  void throw_if_failed(int rank) {
-    std::exception_ptr own;
+  /// Throws the cause as a rank of one of the groups sees it, if there is one.
+  /// @param members the ranks of that group.
+  void throw_if_failed(std::vector<int> const& members, int rank) {
+    RankName const own(rank, members[static_cast<std::size_t>(rank)]);
+    std::exception_ptr exception;
+    RankName peer;
+    Cause::Kind kind = {};
     std::string text;
-    int peer = -1;
-    bool deadline = false;
-    bool mismatch = false;
     {
       LockGuard const guard(lock_);
       if (!failed_) return;
-      if (cause_.rank == rank) own = cause_.exception;
+      if (cause_.rank == own.in_first_group) exception = cause_.exception;
+      peer.in_first_group = cause_.rank;
+      kind = cause_.kind;
       text = cause_.text;
-      peer = cause_.rank;
-      deadline = cause_.deadline;
-      mismatch = cause_.mismatch;
     }
-    if (own != nullptr) std::rethrow_exception(own);
-    if (deadline) throw DeadlineError(text, rank);
-    if (mismatch) throw MismatchError("rank " + std::to_string(peer) + " says: " + text, rank);
-    throw PeerError("rank " + std::to_string(peer) + " failed first: " + text, rank, peer);
+    if (exception != nullptr) std::rethrow_exception(exception);
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      if (members[i] == peer.in_first_group) peer.number = static_cast<int>(i);
+    }
+    switch (kind) {
+      case Cause::Kind::failure: break;
+      case Cause::Kind::mismatch: throw MismatchError(peer.text() + " says: " + text, own);
+      case Cause::Kind::deadline: throw DeadlineError(text, own);
+    }
+    throw PeerError(peer.text() + " failed first: " + text, own, peer);
   }
 
   /// The first cause, null while there is none. For who holds the lock, and for the thread that has joined all ranks.
@@ -150,7 +161,7 @@ public:
     }
     if (text.empty()) return;
     Cause cause;
-    cause.deadline = true;
+    cause.kind = Cause::Kind::deadline;
     cause.exception = std::make_exception_ptr(DeadlineError(text));
     cause.text = std::move(text);
     keep(std::move(cause));
