@@ -137,8 +137,9 @@ public:
   [[nodiscard]] ThreadCommunicator split(int color, int key = 0, SourceLocation where = SourceLocation::current());
 
   /// Fails all groups split from the same first group: peers that wait, or call later, throw `PeerError` with the cause's text. Any thread
-  /// may call it, at any time; it does not block. The first cause is kept.
-  void abort(std::exception_ptr cause) noexcept { group_->fail(rank_, std::move(cause)); }
+  /// may call it, at any time; it does not block. The first cause is kept. Called by a destructor because an exception passes through,
+  /// peers are told that exception instead, if it leaves the body of the rank soon.
+  void abort(std::exception_ptr cause) noexcept { group_->fail(rank_, std::move(cause), unwinding()); }
 
 private:
   friend struct detail::RankLauncher;
@@ -146,13 +147,15 @@ private:
   ThreadCommunicator(std::shared_ptr<detail::Rendezvous> group, int rank) noexcept
       : group_(std::move(group)), rank_(rank), exceptions_(std::uncaught_exceptions()) {}
 
+  [[nodiscard]] bool unwinding() const noexcept { return std::uncaught_exceptions() > exceptions_; }
+
   void leave() noexcept {
     if (group_ == nullptr) return;
-    if (std::uncaught_exceptions() > exceptions_) {
+    if (unwinding()) {
       try {
         throw CommunicationError("an exception is leaving the code that uses the group", group_->name(rank_));
       } catch (...) {
-        group_->fail(rank_, std::current_exception());
+        group_->fail(rank_, std::current_exception(), true);
       }
     } else {
       group_->close(rank_, turns_);

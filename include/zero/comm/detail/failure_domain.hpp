@@ -105,16 +105,25 @@ public:
   }
 
   /// Keeps the first cause and wakes all ranks of all groups. Never blocks for long, never throws.
-  void fail(int rank, std::exception_ptr exception) noexcept {
-    Cause cause;
-    cause.rank = rank;
-    if (is_mismatch(exception)) cause.kind = Cause::Kind::mismatch;
-    try {
-      cause.text = text_of(exception);
-    } catch (...) {  // No memory for the text: the failure itself still counts.
+  /// @param reason_follows an exception is on its way out of the rank's code, and nobody can look at it before it is caught: `ended` will
+  /// tell it. Until then peers wait, so that they can say it.
+  void fail(int rank, std::exception_ptr exception, bool reason_follows = false) noexcept {
+    Cause cause = cause_of(rank, std::move(exception));
+    LockGuard const guard(lock_);
+    if (!failed_) keep(std::move(cause), reason_follows);
+  }
+
+  /// The rank's code has ended, by this exception if there is one.
+  void ended(int rank, std::exception_ptr exception) noexcept {
+    bool const threw = exception != nullptr;
+    Cause cause = cause_of(rank, std::move(exception));
+    LockGuard const guard(lock_);
+    if (!failed_) {
+      if (threw) keep(std::move(cause), false);
+    } else if (cause_.rank == rank && reason_follows_.load(std::memory_order_relaxed)) {
+      if (threw) cause_ = std::move(cause);
+      end_wait_for_reason();
     }
-    cause.exception = std::move(exception);
-    keep(std::move(cause));
   }
 
   /// Throws the cause as a rank of one of the groups sees it, if there is one.
@@ -129,11 +138,15 @@ public:
       LockGuard const guard(lock_);
       if (!failed_) return;
       if (cause_.rank == own.in_first_group) exception = cause_.exception;
+    }
+    if (exception != nullptr) std::rethrow_exception(exception);
+    reason_follows_.wait(true, std::memory_order_acquire);
+    {
+      LockGuard const guard(lock_);
       peer.in_first_group = cause_.rank;
       kind = cause_.kind;
       text = cause_.text;
     }
-    if (exception != nullptr) std::rethrow_exception(exception);
     for (std::size_t i = 0; i < members.size(); ++i) {
       if (members[i] == peer.in_first_group) peer.number = static_cast<int>(i);
     }
@@ -147,6 +160,14 @@ public:
 
   /// The first cause, null while there is none. For who holds the lock, and for the thread that has joined all ranks.
   [[nodiscard]] Cause const* cause() const noexcept { return failed_ ? &cause_ : nullptr; }
+
+  /// Gives up waiting for the reason of a failure after a second: the rank may have caught the exception and do something else.
+  void look_for_late_reason(std::int64_t now_ms) noexcept {
+    LockGuard const guard(lock_);
+    if (!reason_follows_.load(std::memory_order_relaxed)) return;
+    if (reason_awaited_since_ms_ < 0) reason_awaited_since_ms_ = now_ms;
+    if (now_ms - reason_awaited_since_ms_ > 1000) end_wait_for_reason();
+  }
 
   /// Fails the domain if some group has waited for too long.
   void look_for_overdue(std::int64_t now_ms, std::int64_t deadline_ms) {
@@ -164,24 +185,43 @@ public:
     cause.kind = Cause::Kind::deadline;
     cause.exception = std::make_exception_ptr(DeadlineError(text));
     cause.text = std::move(text);
-    keep(std::move(cause));
+    LockGuard const guard(lock_);
+    if (!failed_) keep(std::move(cause), false);
   }
 
   [[nodiscard]] SpinLock& lock() noexcept { return lock_; }
 
 private:
-  void keep(Cause cause) noexcept {
-    LockGuard const guard(lock_);
-    if (failed_) return;
+  static Cause cause_of(int rank, std::exception_ptr exception) noexcept {
+    Cause cause;
+    cause.rank = rank;
+    if (is_mismatch(exception)) cause.kind = Cause::Kind::mismatch;
+    try {
+      cause.text = text_of(exception);
+    } catch (...) {  // No memory for the text: the failure itself still counts.
+    }
+    cause.exception = std::move(exception);
+    return cause;
+  }
+
+  void keep(Cause cause, bool reason_follows) noexcept {
     failed_ = true;
     cause_ = std::move(cause);
+    reason_follows_.store(reason_follows, std::memory_order_relaxed);
     for (Breakable* group : groups_) group->break_waits();
+  }
+
+  void end_wait_for_reason() noexcept {
+    reason_follows_.store(false, std::memory_order_release);
+    reason_follows_.notify_all();
   }
 
   SpinLock lock_;
   std::vector<Breakable*> groups_;
   bool failed_ = false;
   Cause cause_;
+  std::atomic<bool> reason_follows_ = false;
+  std::int64_t reason_awaited_since_ms_ = -1;
 };
 
 }  // namespace zero::detail

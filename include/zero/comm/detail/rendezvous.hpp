@@ -106,7 +106,7 @@ public:
   }
 
   /// The rank or an operation of it has failed.
-  void fail(int rank, std::exception_ptr cause) noexcept {
+  void fail(int rank, std::exception_ptr cause, bool reason_follows = false) noexcept {
     if (cause == nullptr) {
       try {
         throw CommunicationError("the group was aborted", name(rank));
@@ -114,7 +114,7 @@ public:
         cause = std::current_exception();
       }
     }
-    domain_->fail(member(rank), std::move(cause));
+    domain_->fail(member(rank), std::move(cause), reason_follows);
   }
 
   void break_waits() noexcept override {
