@@ -76,7 +76,8 @@ struct RankLauncher;
 /// - **Numerics.** Sums are formed in a fixed binary tree over ranks, tree(lo, n) = tree(lo, p) + tree(lo + p, n - p) with p the largest
 ///   power of two below n; 16-bit elements are added in fp32, multiplied by the factor, and rounded once. Results do not depend on streams
 ///   or timing.
-/// - Ranks in error messages, `Error::rank()` and `PeerError::peer()` are those of the first group.
+/// - **Ranks in errors** are those of this group; texts add the number in the first group where it is another one. What has failed in another
+///   group is told with the numbers that it has there, `PeerError::peer()` is -1 where that rank is not in this group.
 ///
 /// @par Communication
 /// The formulas of the operations, exactly: `bytes_copied()` counts what was really moved. One rank: nothing; a local copy where the result
@@ -116,7 +117,7 @@ public:
   /// Runs behind what is on the stream, and behind what this communicator has been given before on any stream.
   template <detail::ThreadOperation Operation>
   void enqueue(HostStreamRef stream, Operation const& operation, SourceLocation where = SourceLocation::current()) {
-    detail::check_arguments(operation, size(), rank_, where);
+    detail::check_arguments(operation, size(), group_->name(rank_), where);
     group_->throw_if_broken(rank_);
     if (size() == 1) return detail::enqueue_alone<HostDevice>(stream, operation);
     stream.enqueue(detail::ThreadTask<Operation>(group_, rank_, turns_++, stream, operation), where);
@@ -136,8 +137,9 @@ public:
   [[nodiscard]] ThreadCommunicator split(int color, int key = 0, SourceLocation where = SourceLocation::current());
 
   /// Fails all groups split from the same first group: peers that wait, or call later, throw `PeerError` with the cause's text. Any thread
-  /// may call it, at any time; it does not block. The first cause is kept.
-  void abort(std::exception_ptr cause) noexcept { group_->fail(rank_, std::move(cause)); }
+  /// may call it, at any time; it does not block. The first cause is kept. Called by a destructor because an exception passes through,
+  /// peers are told that exception instead, if it leaves the body of the rank soon.
+  void abort(std::exception_ptr cause) noexcept { group_->fail(rank_, std::move(cause), unwinding()); }
 
 private:
   friend struct detail::RankLauncher;
@@ -145,13 +147,15 @@ private:
   ThreadCommunicator(std::shared_ptr<detail::Rendezvous> group, int rank) noexcept
       : group_(std::move(group)), rank_(rank), exceptions_(std::uncaught_exceptions()) {}
 
+  [[nodiscard]] bool unwinding() const noexcept { return std::uncaught_exceptions() > exceptions_; }
+
   void leave() noexcept {
     if (group_ == nullptr) return;
-    if (std::uncaught_exceptions() > exceptions_) {
+    if (unwinding()) {
       try {
-        throw CommunicationError("an exception is leaving the code that uses the group", group_->member(rank_));
+        throw CommunicationError("an exception is leaving the code that uses the group", group_->name(rank_));
       } catch (...) {
-        group_->fail(rank_, std::current_exception());
+        group_->fail(rank_, std::current_exception(), true);
       }
     } else {
       group_->close(rank_, turns_);
@@ -208,9 +212,9 @@ inline ThreadCommunicator ThreadCommunicator::split(int color, int key, SourceLo
   group_->end_turn(rank_);
   if (failure != nullptr) std::rethrow_exception(failure);
   if (refused >= 0) {
-    throw UsageError("split: rank " + std::to_string(group_->member(refused)) + " gives the color " + std::to_string(refused_color) +
+    throw UsageError("split: " + group_->name(refused).text() + " gives the color " + std::to_string(refused_color) +
                          "; colors are not negative, every rank belongs to one group",
-                     where, group_->member(rank_));
+                     where, group_->name(rank_));
   }
   if (child == nullptr) group_->throw_if_broken(rank_);  // The rank that makes the groups of this color could not.
   int rank = 0;

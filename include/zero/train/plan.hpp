@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <zero/comm/operations.hpp>
+#include <zero/core/error.hpp>
 #include <zero/device/memory.hpp>
 #include <zero/layout/partition.hpp>
 #include <zero/tensor/conversion.hpp>
@@ -202,6 +204,10 @@ private:
   int in_flight_ = PoolShape::none;
 };
 
+[[noreturn]] inline void throw_no_such_loop(char const* what, std::int64_t count, SourceLocation where) {
+  throw UsageError(std::string("plan: ") + what + " " + std::to_string(count), where);
+}
+
 }  // namespace detail
 
 /// Memory and received bytes of one rank for a partition, at stage S. A constant expression of its arguments.
@@ -210,13 +216,19 @@ private:
 /// conversions that the schedule asks for, from the table that runs them.
 /// @tparam Opt  The optimizer: how many states it keeps.
 /// @param rank  Whose; every rank holds and receives the same, except for a few bytes of control.
+/// @throws UsageError for fewer than one micro-batch, a negative number of inference passes, or a rank that the partition does not have.
 template <Stage S, PrecisionPolicy P, class Opt>
   requires Optimizer<Opt, typename P::master>
-[[nodiscard]] constexpr Plan plan(Partition const& partition, Schedule const& schedule = {}, int rank = 0) {
+[[nodiscard]] constexpr Plan plan(Partition const& partition, Schedule const& schedule = {}, int rank = 0,
+                                  SourceLocation where = SourceLocation::current()) {
   using Rules = detail::GradientRules<S, P>;
   using O = typename S::optimizer_states;
   using Master = typename P::master;
   using Accumulator = typename P::accumulator;
+
+  if (schedule.micro_batches < 1) detail::throw_no_such_loop("a step has at least one micro-batch, not", schedule.micro_batches, where);
+  if (schedule.inference_passes < 0) detail::throw_no_such_loop("the number of inference passes is", schedule.inference_passes, where);
+  if (rank < 0 || rank >= partition.ranks()) detail::throw_no_such_loop("the partition has no rank", rank, where);
 
   Plan result;
   auto const held = [&](Purpose purpose) -> std::int64_t& { return result.held[static_cast<std::size_t>(purpose)]; };
@@ -257,10 +269,12 @@ template <Stage S, PrecisionPolicy P, class Opt>
 }
 
 /// The same from a layout and a number of ranks.
+/// @throws LayoutError as `Partition` does, for instance for fewer than one rank.
 template <Stage S, PrecisionPolicy P, class Opt>
   requires Optimizer<Opt, typename P::master>
-[[nodiscard]] constexpr Plan plan(ParameterLayout const& layout, int ranks, Schedule const& schedule = {}, int rank = 0) {
-  return plan<S, P, Opt>(Partition(layout, ranks), schedule, rank);
+[[nodiscard]] constexpr Plan plan(ParameterLayout const& layout, int ranks, Schedule const& schedule = {}, int rank = 0,
+                                  SourceLocation where = SourceLocation::current()) {
+  return plan<S, P, Opt>(Partition(layout, ranks, {}, where), schedule, rank, where);
 }
 
 }  // namespace zero
