@@ -14,7 +14,7 @@
 #include <zero/comm/checked.hpp>
 #include <zero/train/sharded_optimizer.hpp>
 
-#include "support/stages.hpp"
+#include "support/two_ranks.hpp"
 
 namespace {
 
