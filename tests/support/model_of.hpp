@@ -12,15 +12,9 @@
 #include <zero/train/sharded_parameters.hpp>
 
 #include "support/model.hpp"
+#include "support/stages.hpp"
 
 namespace zero::test {
-
-template <class P, class G, class O>
-struct Triple {
-  using parameters = P;
-  using gradients = G;
-  using optimizer_states = O;
-};
 
 /// The "kernel" of these tests' backward.
 template <class Parameter, class Gradient>

@@ -9,21 +9,14 @@
 #include <doctest/doctest.h>
 #include <zero/train/plan.hpp>
 
+#include "support/stages.hpp"
+
 namespace {
 
 using Paper = zero::Precision<zero::bf16>;
 using Single = zero::Precision<float>;
-
-struct DeferredReduction {
-  using parameters = zero::Sharded;
-  using gradients = zero::Partial;
-  using optimizer_states = zero::Sharded;
-};
-struct ReducedTooOften {
-  using parameters = zero::Replicated;
-  using gradients = zero::Replicated;
-  using optimizer_states = zero::Sharded;
-};
+using DeferredReduction = zero::test::Triple<zero::Sharded, zero::Partial, zero::Sharded>;
+using ReducedTooOften = zero::test::Triple<zero::Replicated, zero::Replicated, zero::Sharded>;
 
 constexpr zero::ParameterLayout flat(std::int64_t elements) {
   zero::ParameterLayout layout;
