@@ -27,17 +27,22 @@ namespace zero {
 namespace detail {
 
 /// A collective in the queue of a stream. Destroyed without having run, because the stream failed before, it takes the group with it: the
-/// peers would wait for this rank for ever.
+/// peers would wait for this rank for ever. One that the stream refused was not called.
 template <class Operation>
 class ThreadTask {
 public:
-  ThreadTask(std::shared_ptr<Rendezvous> group, int rank, std::uint32_t turn, HostStreamRef stream, Operation const& operation) noexcept
-      : group_(std::move(group)), stream_(stream), operation_(operation), turn_(turn), rank_(rank) {}
+  ThreadTask(std::shared_ptr<Rendezvous> group, int rank, std::uint32_t turn, StreamClaim claim, Operation const& operation) noexcept
+      : group_(std::move(group)), claim_(std::move(claim)), operation_(operation), turn_(turn), rank_(rank) {}
   ThreadTask(ThreadTask&& other) noexcept
-      : group_(std::move(other.group_)), stream_(other.stream_), operation_(other.operation_), turn_(other.turn_), rank_(other.rank_) {}
+      : group_(std::move(other.group_)),
+        claim_(std::move(other.claim_)),
+        operation_(other.operation_),
+        turn_(other.turn_),
+        rank_(other.rank_) {}
   ThreadTask& operator=(ThreadTask&&) = delete;
   ~ThreadTask() {
-    if (group_ != nullptr) group_->fail(rank_, stream_.failure());
+    if (group_ == nullptr) return;
+    if (std::exception_ptr cause = claim_.stream().failure()) group_->fail(rank_, std::move(cause));
   }
 
   void operator()() {
@@ -49,7 +54,7 @@ public:
 
 private:
   std::shared_ptr<Rendezvous> group_;
-  HostStreamRef stream_;
+  StreamClaim claim_;
   Operation operation_;
   std::uint32_t turn_;
   int rank_;
@@ -66,7 +71,8 @@ struct RankLauncher;
 /// One rank's handle of a group of threads. `run_ranks` makes the first group, `split` makes more. Move-only.
 ///
 /// - **Where.** Collectives run as tasks of the stream they are enqueued to: on its worker thread or on the calling thread. Those of one
-///   communicator run in the order of their enqueue calls, also on different streams. One thread at a time may call.
+///   communicator run in the order of their enqueue calls, also on different streams. A stream with a worker is for the collectives of one
+///   rank: two ranks that share one would wait for each other for ever. One thread at a time may call.
 /// - **Checks.** Ranks always compare what they call: kind, element type, count, reduction, factor, root and label. On a mismatch every
 ///   rank throws a `MismatchError` that names both sides, before anything is moved.
 /// - **Failure.** After a rank has thrown, aborted, or dropped a collective because its stream had failed, all waits and all later calls in
@@ -110,8 +116,9 @@ public:
   [[nodiscard]] std::int64_t bytes_copied() const noexcept { return group_->slot(rank_).copied_bytes.load(std::memory_order_relaxed); }
 
   /// Puts a collective on a stream: AllGather, ReduceScatter, AllReduce, Broadcast, AllToAll or Barrier.
-  /// @throws UsageError for a negative count, a null pointer, an overlap that the operation does not allow, a wrong root or factor. Nothing
-  /// is enqueued then.
+  /// @throws UsageError for a negative count, a null pointer, an overlap that the operation does not allow, a wrong root or factor, or inside
+  /// a task of the stream. Nothing is enqueued then.
+  /// @throws UsageError on every rank, and fails the group, where a stream with a worker holds collectives of another rank.
   /// @throws what failed the group or the stream before. With a stream that is the calling thread, also what fails this collective.
   /// @par Stream order
   /// Runs behind what is on the stream, and behind what this communicator has been given before on any stream.
@@ -120,7 +127,9 @@ public:
     detail::check_arguments(operation, size(), group_->name(rank_), where);
     group_->throw_if_broken(rank_);
     if (size() == 1) return detail::enqueue_alone<HostDevice>(stream, operation);
-    stream.enqueue(detail::ThreadTask<Operation>(group_, rank_, turns_++, stream, operation), where);
+    detail::StreamClaim claim = group_->claim(stream, rank_, where);
+    stream.enqueue(detail::ThreadTask<Operation>(group_, rank_, turns_, std::move(claim), operation), where);
+    ++turns_;
   }
 
   /// Calls body(): between threads there is nothing to gain from starting several collectives as one.
