@@ -175,6 +175,37 @@ TEST_CASE("a communicator that is moved from one place to another is the same ra
   });
 }
 
+TEST_CASE("a communicator that was moved from is in no group and says so") {
+  zero::run_ranks(zero::test::ranks(), [](ThreadCommunicator& comm) {
+    ThreadCommunicator from = comm.split(0);
+    ThreadCommunicator to = std::move(from);
+    auto const is_empty = [&] {
+      CHECK(from.size() == 0);
+      CHECK(from.rank() == -1);
+      CHECK(from.bytes_copied() == 0);
+      from.abort(nullptr);  // Nobody is concerned.
+      CHECK_THROWS_AS(static_cast<void>(from.split(0)), zero::UsageError);
+      int line = 0;
+      try {
+        line = __LINE__ + 1;
+        from.enqueue(HostStreamRef::calling_thread(), Barrier{});
+      } catch (zero::UsageError const& error) {
+        CHECK(error.where().line == line);
+        CHECK(std::string(error.what()).find("moved from") != std::string::npos);
+        line = 0;
+      }
+      CHECK(line == 0);
+    };
+    is_empty();
+    from = std::move(to);
+    CHECK(from.rank() == comm.rank());
+    from.enqueue(HostStreamRef::calling_thread(), Barrier{});
+    to = std::move(from);
+    is_empty();
+    to.enqueue(HostStreamRef::calling_thread(), Barrier{});
+  });
+}
+
 TEST_CASE("an operation on a stream may outlive its communicator") {
   zero::run_ranks(zero::test::ranks(), [](ThreadCommunicator& comm) {
     HostStream stream({.delay_seed = static_cast<std::uint64_t>(comm.rank() + 1)});

@@ -68,7 +68,8 @@ struct RankLauncher;
 
 }  // namespace detail
 
-/// One rank's handle of a group of threads. `run_ranks` makes the first group, `split` makes more. Move-only.
+/// One rank's handle of a group of threads. `run_ranks` makes the first group, `split` makes more. Move-only; one that was moved from is in no
+/// group: its size is 0, its rank -1, and calls throw `UsageError`.
 ///
 /// - **Where.** Collectives run as tasks of the stream they are enqueued to: on its worker thread or on the calling thread. Those of one
 ///   communicator run in the order of their enqueue calls, also on different streams. A stream with a worker is for the collectives of one
@@ -95,12 +96,15 @@ public:
   using Device = HostDevice;
 
   ThreadCommunicator(ThreadCommunicator&& other) noexcept
-      : group_(std::move(other.group_)), rank_(other.rank_), turns_(other.turns_), exceptions_(std::uncaught_exceptions()) {}
+      : group_(std::move(other.group_)),
+        rank_(std::exchange(other.rank_, -1)),
+        turns_(other.turns_),
+        exceptions_(std::uncaught_exceptions()) {}
   ThreadCommunicator& operator=(ThreadCommunicator&& other) noexcept {
     if (this != &other) {
       leave();
       group_ = std::move(other.group_);
-      rank_ = other.rank_;
+      rank_ = std::exchange(other.rank_, -1);
       turns_ = other.turns_;
     }
     return *this;
@@ -110,10 +114,12 @@ public:
   /// This rank's number in the group.
   [[nodiscard]] int rank() const noexcept { return rank_; }
   /// The number of ranks in the group.
-  [[nodiscard]] int size() const noexcept { return group_->size(); }
+  [[nodiscard]] int size() const noexcept { return group_ != nullptr ? group_->size() : 0; }
 
   /// Bytes that were really moved from the peers' memory into this rank's, by the collectives that have completed.
-  [[nodiscard]] std::int64_t bytes_copied() const noexcept { return group_->slot(rank_).copied_bytes.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::int64_t bytes_copied() const noexcept {
+    return group_ != nullptr ? group_->slot(rank_).copied_bytes.load(std::memory_order_relaxed) : 0;
+  }
 
   /// Puts a collective on a stream: AllGather, ReduceScatter, AllReduce, Broadcast, AllToAll or Barrier.
   /// @throws UsageError for a negative count, a null pointer, an overlap that the operation does not allow, a wrong root or factor, or inside
@@ -124,6 +130,7 @@ public:
   /// Runs behind what is on the stream, and behind what this communicator has been given before on any stream.
   template <detail::ThreadOperation Operation>
   void enqueue(HostStreamRef stream, Operation const& operation, SourceLocation where = SourceLocation::current()) {
+    check_in_group(where);
     detail::check_arguments(operation, size(), group_->name(rank_), where);
     group_->throw_if_broken(rank_);
     if (size() == 1) return detail::enqueue_alone<HostDevice>(stream, operation);
@@ -148,13 +155,19 @@ public:
   /// Fails all groups split from the same first group: peers that wait, or call later, throw `PeerError` with the cause's text. Any thread
   /// may call it, at any time; it does not block. The first cause is kept. Called by a destructor because an exception passes through,
   /// peers are told that exception instead, if it leaves the body of the rank soon.
-  void abort(std::exception_ptr cause) noexcept { group_->fail(rank_, std::move(cause), unwinding()); }
+  void abort(std::exception_ptr cause) noexcept {
+    if (group_ != nullptr) group_->fail(rank_, std::move(cause), unwinding());
+  }
 
 private:
   friend struct detail::RankLauncher;
 
   ThreadCommunicator(std::shared_ptr<detail::Rendezvous> group, int rank) noexcept
       : group_(std::move(group)), rank_(rank), exceptions_(std::uncaught_exceptions()) {}
+
+  void check_in_group(SourceLocation where) const {
+    if (group_ == nullptr) throw UsageError("this communicator was moved from: it is in no group", where);
+  }
 
   [[nodiscard]] bool unwinding() const noexcept { return std::uncaught_exceptions() > exceptions_; }
 
@@ -180,6 +193,7 @@ private:
 
 inline ThreadCommunicator ThreadCommunicator::split(int color, int key, SourceLocation where) {
   using detail::Rendezvous;
+  check_in_group(where);
   group_->throw_if_broken(rank_);
   std::uint32_t const turn = turns_++;
   group_->wait_for_turn(rank_, turn);
