@@ -85,9 +85,11 @@ public:
       failure,   ///< One rank's: its peers throw `PeerError`.
       mismatch,  ///< Ranks called different things: nobody's failure more than the others', and said alike on all ranks.
       deadline,  ///< The watchdog's, of all ranks.
+      usage,     ///< A mistake that ranks made together: every rank throws `UsageError`.
     };
     int rank = -1;
     Kind kind = Kind::failure;
+    SourceLocation where = {};  ///< Of a mistake.
     std::string text;
     std::exception_ptr exception;
   };
@@ -113,6 +115,13 @@ public:
     if (!failed_) keep(std::move(cause), reason_follows);
   }
 
+  /// Fails the domain because of a mistake that is not only this rank's.
+  void refuse(int rank, std::string const& what, SourceLocation where, std::exception_ptr exception) {
+    Cause cause{rank, Cause::Kind::usage, where, what, std::move(exception)};
+    LockGuard const guard(lock_);
+    if (!failed_) keep(std::move(cause), false);
+  }
+
   /// The rank's code has ended, by this exception if there is one.
   void ended(int rank, std::exception_ptr exception) noexcept {
     bool const threw = exception != nullptr;
@@ -133,6 +142,7 @@ public:
     std::exception_ptr exception;
     RankName peer;
     Cause::Kind kind = {};
+    SourceLocation where;
     std::string text;
     {
       LockGuard const guard(lock_);
@@ -145,6 +155,7 @@ public:
       LockGuard const guard(lock_);
       peer.in_first_group = cause_.rank;
       kind = cause_.kind;
+      where = cause_.where;
       text = cause_.text;
     }
     for (std::size_t i = 0; i < members.size(); ++i) {
@@ -154,6 +165,7 @@ public:
       case Cause::Kind::failure: break;
       case Cause::Kind::mismatch: throw MismatchError(peer.text() + " says: " + text, own);
       case Cause::Kind::deadline: throw DeadlineError(text, own);
+      case Cause::Kind::usage: throw UsageError(text, where, own);
     }
     throw PeerError(peer.text() + " failed first: " + text, own, peer);
   }

@@ -15,7 +15,9 @@
 #include <zero/comm/detail/failure_domain.hpp>
 #include <zero/comm/detail/fingerprint.hpp>
 #include <zero/core/error.hpp>
+#include <zero/core/hash.hpp>
 #include <zero/device/host_stream.hpp>
+#include <zero/device/host_stream_core.hpp>
 
 namespace zero::detail {
 
@@ -117,6 +119,13 @@ public:
     domain_->fail(member(rank), std::move(cause), reason_follows);
   }
 
+  /// Where a collective of this rank is to go. @throws UsageError, as all ranks will, where another rank's collectives are on that stream.
+  [[nodiscard]] StreamClaim claim(HostStreamRef stream, int rank, SourceLocation where) {
+    StreamClaim claim(stream, domain_number_, member(rank));
+    if (claim.other() != StreamClaims::none) refuse_shared_stream(rank, claim.other(), where);
+    return claim;
+  }
+
   void break_waits() noexcept override {
     word_.fetch_or(broken, std::memory_order_acq_rel);
     word_.notify_all();
@@ -193,6 +202,19 @@ private:
     }
   }
 
+  [[noreturn]] void refuse_shared_stream(int rank, int other, SourceLocation where) {
+    RankName peer(-1, other);
+    for (int r = 0; r < size(); ++r) {
+      if (member(r) == other) peer = name(r);
+    }
+    std::string const text = "a stream with a worker serves one rank: " + name(rank).text() +
+                             " enqueues a collective to a stream that holds one of " + peer.text() +
+                             ", which would keep it from ever running";
+    UsageError const error(text, where, name(rank));
+    domain_->refuse(member(rank), text, where, std::make_exception_ptr(error));
+    throw error;
+  }
+
   /// The rank is gone. Unlike a failure it concerns only the groups that the rank is in.
   void leave(int rank) noexcept {
     LockGuard const guard(domain_->lock());
@@ -214,6 +236,7 @@ private:
   }
 
   std::shared_ptr<FailureDomain> domain_;
+  std::uint32_t domain_number_ = static_cast<std::uint32_t>(mixed_bits(reinterpret_cast<std::uintptr_t>(domain_.get())) >> 40);
   std::vector<int> members_;
   std::unique_ptr<Slot[]> slots_;
   int left_ = -1;                                         // Protected by the domain's lock, as are the next two.
