@@ -70,6 +70,21 @@ TEST_CASE("a failure of an inner run leaves the outer ranks to decide") {
   CHECK(caught.load() == 2);
 }
 
+TEST_CASE("a failure of a larger inner run is passed on by an outer one that has no such rank") {
+  std::string said;
+  try {
+    zero::run_ranks(1, [](ThreadCommunicator&) {
+      zero::run_ranks(8, [](ThreadCommunicator& inner) {
+        if (inner.rank() == 7) return;
+        inner.enqueue(zero::HostStreamRef::calling_thread(), zero::Barrier{});
+      });
+    });
+  } catch (zero::PeerError const& error) {
+    said = error.what();
+  }
+  CHECK(said.find("rank 7 has returned") != std::string::npos);
+}
+
 TEST_CASE("passes on what was thrown first, after all ranks have ended") {
   std::atomic<int> ended = 0;
   struct Ending {

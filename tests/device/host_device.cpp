@@ -170,6 +170,8 @@ namespace {
 
 /// Adds up how it was called: one call for each range, or for each index.
 struct Ranged {
+  static constexpr bool does_ranges = true;
+
   std::int64_t* calls;
   std::int64_t* sum;
   void operator()(std::int64_t i) const { (*this)(i, i + 1); }

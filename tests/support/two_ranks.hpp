@@ -40,7 +40,7 @@ void run_stage(Body const& body) {
     parameters.initialize(1, [](ParameterId id) { return InitialValue::constant(static_cast<float>(to_index(id) + 1)); });
     body(parameters, example, wrong[static_cast<std::size_t>(comm.rank())]);
   });
-  INFO(S::name);
+  INFO(std::string(S::name));
   for (std::string const& text : wrong) CHECK(text == "");
 }
 

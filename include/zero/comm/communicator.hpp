@@ -39,7 +39,8 @@ using StreamOf = typename C::Device::Stream;
 ///
 /// What the syntax cannot say:
 /// - all ranks of the group enqueue the same operations in the same order, whichever streams they use. Operations of one communicator
-///   start in the order of these calls;
+///   start in the order of these calls. In a group of one rank nothing is communicated and streams are not ordered: a copy is enqueued where the
+///   result lies elsewhere;
 /// - the buffers must stay as they are, and untouched by others, until the stream has passed the operation;
 /// - failures on the way arrive at the stream: its later work does not run, and its next call or wait throws. Wrong arguments throw
 ///   `UsageError` in the call and enqueue nothing.

@@ -80,7 +80,10 @@ struct RankLauncher {
       // A handle or a dropped collective may have reported a rank before what the rank threw was known.
       if (rank >= 0 && failures[static_cast<std::size_t>(rank)] != nullptr) failure = failures[static_cast<std::size_t>(rank)];
       int const peer = peer_of(failure);
-      if (peer < 0 || peer == rank || failures[static_cast<std::size_t>(peer)] == nullptr) return failure;
+      // A peer beyond the group: the error is of another group, which the body ran.
+      if (peer < 0 || static_cast<std::size_t>(peer) >= failures.size() || peer == rank ||
+          failures[static_cast<std::size_t>(peer)] == nullptr)
+        return failure;
       rank = peer;
     }
     return failure;

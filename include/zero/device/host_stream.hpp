@@ -187,7 +187,7 @@ private:
 /// throws; failures nobody asked for are dropped. No other thread may be using the stream then.
 ///
 /// @par Memory
-/// `capacity` slots of about 300 bytes on the heap, touched as they are used, and one thread. Nothing is allocated after construction.
+/// `capacity` slots of about 300 bytes on the heap, and one thread. Nothing is allocated after construction.
 class HostStream : public HostStreamRef {
 public:
   /// @throws UsageError for a capacity below 1 or a negative delay.

@@ -89,16 +89,8 @@ public:
         slots_(static_cast<std::size_t>(partition.segment_count())) {}
 
   constexpr void run() {
-    for (std::int64_t i = 0; i < schedule_.inference_passes; ++i) {
-      for (Unit unit : partition_.layout().units()) {
-        acquire(unit);
-        release(unit);
-      }
-      end_phase();
-    }
-    for (std::int64_t m = 0; m < schedule_.micro_batches; ++m) {
-      training_pass();
-    }
+    repeat(schedule_.inference_passes, [this] { inference_pass(); });
+    repeat(schedule_.micro_batches, [this] { training_pass(); });
     retire();
   }
 
@@ -116,6 +108,26 @@ private:
   static constexpr bool gathers = Conversion<typename S::parameters, Replicated>::communicates;
 
   [[nodiscard]] constexpr Slots& slots(SegmentId id) { return slots_[static_cast<std::size_t>(to_index(id))]; }
+
+  /// From the second on, passes of one kind do the same.
+  template <class Pass>
+  constexpr void repeat(std::int64_t times, Pass&& pass) {
+    if (times > 0) pass();
+    if (times < 2) return;
+    std::int64_t const parameters_before = parameters_received;
+    std::int64_t const gradients_before = gradients_received;
+    pass();
+    parameters_received += (times - 2) * (parameters_received - parameters_before);
+    gradients_received += (times - 2) * (gradients_received - gradients_before);
+  }
+
+  constexpr void inference_pass() {
+    for (Unit unit : partition_.layout().units()) {
+      acquire(unit);
+      release(unit);
+    }
+    end_phase();
+  }
 
   constexpr void training_pass() {
     for (Unit unit : partition_.layout().units()) {

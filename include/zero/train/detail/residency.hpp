@@ -11,6 +11,7 @@
 
 #include <zero/comm/communicator.hpp>
 #include <zero/comm/operations.hpp>
+#include <zero/core/error.hpp>
 #include <zero/device/memory.hpp>
 #include <zero/layout/partition.hpp>
 #include <zero/tensor/conversion.hpp>
@@ -93,7 +94,7 @@ public:
 
   [[nodiscard]] UnitView<parameter const> view(Unit unit) const noexcept { return tables_.view(unit); }
 
-  void acquire(Unit unit) {
+  void acquire(Unit unit, SourceLocation where) {
     if (follows_) {
       auto const segments = partition_->segments(unit);
       std::size_t taken = 0;
@@ -106,7 +107,7 @@ public:
           s.missing = true;
           missing = true;
         }
-        if (missing) gather(segments);
+        if (missing) gather(segments, where);
       } catch (...) {
         for (std::size_t i = 0; i < taken; ++i) {
           State& s = state(segments[i]);
@@ -158,14 +159,14 @@ private:
   [[nodiscard]] bool gathers() const noexcept { return Rule::communicates && follows_; }
 
   /// Gathers those of the segments that are missing, or only announces them.
-  void gather(std::span<SegmentId const> segments) {
+  void gather(std::span<SegmentId const> segments, [[maybe_unused]] SourceLocation where) {
     if constexpr (Rule::communicates) {
-      gather_missing(segments);
+      gather_missing(segments, where);
     } else if constexpr (Performs<Group, Announce>) {
       for (SegmentId segment : segments) {
         if (!state(segment).missing) continue;
         Label const label{Subject::parameters, to_index(segment)};
-        group_->enqueue(streams_->communication(), Announce{.label = label, .text = "gather of a segment"});
+        enqueue_at(*group_, streams_->communication(), Announce{.label = label, .text = "gather of a segment"}, where);
       }
     }
     for (SegmentId segment : segments) {
@@ -175,7 +176,7 @@ private:
     }
   }
 
-  void gather_missing(std::span<SegmentId const> segments) {
+  void gather_missing(std::span<SegmentId const> segments, SourceLocation where) {
     // After the last writers of the shards and the last readers of the buffers, all of which compute.
     streams_->communication_after_compute(WaitId::gather_after_compute);
     group_->group(streams_->communication(), [&] {
@@ -184,7 +185,7 @@ private:
         auto const shard = storage_->parameters(segment);
         convert_into(*group_, streams_->communication(), shard,
                      TensorRef<parameter, Replicated>{pool_.data(state(segment).slot), shard.geometry()},
-                     Label{Subject::parameters, to_index(segment)});
+                     Label{Subject::parameters, to_index(segment)}, 1.0f, where);
       }
     });
     streams_->compute_after_communication(WaitId::use_after_gather);
