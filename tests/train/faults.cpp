@@ -344,13 +344,15 @@ std::unique_ptr<Result> run(bool workers, Prepare prepare, std::array<Landmarks,
   return result;
 }
 
-/// "" if it is a PeerError about that rank.
-std::string what_if_not_peer_error(std::exception_ptr const& error, int peer) {
+/// "" if it is a PeerError about that rank, with what that rank threw, if it is given.
+std::string what_if_not_peer_error(std::exception_ptr const& error, int peer, std::exception_ptr const& reason = nullptr) {
   if (!is<zero::PeerError>(error)) return "another kind: " + what_of(error);
   try {
     std::rethrow_exception(error);
   } catch (zero::PeerError const& e) {
-    return e.peer() == peer ? "" : std::string("about another rank: ") + e.what();
+    if (e.peer() != peer) return std::string("about another rank: ") + e.what();
+    std::string const text = e.what();
+    return reason == nullptr || text.find(zero::detail::text_of(reason)) != std::string::npos ? "" : "not what the rank threw: " + text;
   }
 }
 
@@ -373,7 +375,8 @@ void check_ends(Result& result, int bad) {
     CHECK(rank.live == 0);
     CHECK(rank.probe.late_collectives == 0);
     auto const& error = result.outcomes.rank[static_cast<std::size_t>(r)];
-    if (r != bad && error != nullptr) CHECK(what_if_not_peer_error(error, bad) == "");
+    auto const& reason = result.outcomes.rank[static_cast<std::size_t>(bad)];
+    if (r != bad && error != nullptr) CHECK(what_if_not_peer_error(error, bad, reason) == "");
   }
 }
 
@@ -673,8 +676,8 @@ TEST_CASE("field case 67: one rank aborts by itself") {
     });
     CHECK(is<Planned>(outcomes.run));
     CHECK(place_of(outcomes.rank[1]) == 0);
-    CHECK(what_if_not_peer_error(outcomes.rank[0], 1) == "");
-    CHECK(what_if_not_peer_error(outcomes.rank[2], 1) == "");
+    CHECK(what_if_not_peer_error(outcomes.rank[0], 1, outcomes.rank[1]) == "");
+    CHECK(what_if_not_peer_error(outcomes.rank[2], 1, outcomes.rank[1]) == "");
   }
 }
 

@@ -140,6 +140,16 @@ void enqueue_at(C& group, StreamOf<C> stream, Operation const& operation, Source
   }
 }
 
+/// The same for `split`.
+template <class C>
+[[nodiscard]] auto split_at(C& group, int color, int key, SourceLocation where) {
+  if constexpr (requires { group.split(color, key, where); }) {
+    return group.split(color, key, where);
+  } else {
+    return group.split(color, key);
+  }
+}
+
 }  // namespace detail
 
 /// A communicator by reference, for adaptors, which keep what they adapt by value:
@@ -170,10 +180,10 @@ public:
   }
 
   /// A new communicator that the caller owns.
-  [[nodiscard]] auto split(int color, int key = 0)
+  [[nodiscard]] auto split(int color, int key = 0, SourceLocation where = SourceLocation::current())
     requires Splits<C>
   {
-    return inner_->split(color, key);
+    return detail::split_at(*inner_, color, key, where);
   }
 
 private:
