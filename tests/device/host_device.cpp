@@ -166,6 +166,35 @@ TEST_CASE("accumulate_runs_in_order_and_may_share_integers") {
   });
 }
 
+namespace {
+
+/// Adds up how it was called: one call for each range, or for each index.
+struct Ranged {
+  std::int64_t* calls;
+  std::int64_t* sum;
+  void operator()(std::int64_t i) const { (*this)(i, i + 1); }
+  void operator()(std::int64_t begin, std::int64_t end) const {
+    ++*calls;
+    for (std::int64_t i = begin; i < end; ++i) *sum += i;
+  }
+};
+static_assert(zero::RangeFunctor<Ranged>);
+
+}  // namespace
+
+TEST_CASE("a_functor_that_does_ranges_is_called_once") {
+  on_every_kind_of_stream([](HostStreamRef stream) {
+    std::int64_t calls = 0;
+    std::int64_t sum = 0;
+    HostDevice::for_each(stream, 1000, Ranged{&calls, &sum});
+    HostDevice::accumulate(stream, 1000, Ranged{&calls, &sum});
+    HostDevice::for_each(stream, 0, Ranged{&calls, &sum});
+    HostDevice::synchronize(stream);
+    CHECK(calls == 2);
+    CHECK(sum == 2 * 499500);
+  });
+}
+
 TEST_CASE("run_calls_once") {
   on_every_kind_of_stream([](HostStreamRef stream) {
     int calls = 0;

@@ -20,7 +20,7 @@ namespace zero {
 /// - rank() is in [0, size()) and both never change;
 /// - `abort(cause)` may be called by any thread at any time. It never blocks: peers that wait in the group, or call it later, throw a
 ///   `PeerError` with the cause's text; the first cause is kept;
-/// - a model is movable; moving it while its operations are in flight is allowed.
+/// - a model is movable; moving it while its operations are in flight is allowed. What was moved from is in no group.
 template <class C>
 concept RankGroup = requires(C& group, C const& view, std::exception_ptr cause) {
   typename C::Device;

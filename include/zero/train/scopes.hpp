@@ -3,6 +3,7 @@
 /// @file
 /// The scopes that a pass gives out: weights of a unit while they are gathered, gradients of a unit while they are written.
 
+#include <cstdint>
 #include <exception>
 #include <utility>
 
@@ -50,8 +51,8 @@ private:
   Engine* engine_ = nullptr;
 };
 
-/// The gradients of a unit, full-size, to be added to: they hold zero, or the sum so far. `hand_over()` is the only place where gradients
-/// communicate. Movable, empty by default, storable.
+/// The gradients of a unit, full-size, to be added to: they hold zero, or the sum so far. `hand_over()` says that they are complete; nothing
+/// is sent before. Movable, empty by default, storable.
 ///
 /// Destroyed without `hand_over()`, nothing is sent: the pass is abandoned, and `finish()` and `step()` throw and name the unit. When that
 /// happens because an exception passes through, the group is aborted, so that peers throw too.
@@ -61,14 +62,20 @@ class Gradients : public UnitView<typename Engine::gradient> {
 
 public:
   Gradients() = default;
-  Gradients(Engine& engine, View view) noexcept : View(view), engine_(&engine), exceptions_(std::uncaught_exceptions()) {}
+  /// @param pass  Number of the pass that they belong to.
+  Gradients(Engine& engine, std::uint64_t pass, View view) noexcept
+      : View(view), engine_(&engine), pass_(pass), exceptions_(std::uncaught_exceptions()) {}
   Gradients(Gradients&& other) noexcept
-      : View(std::exchange(other.view(), View{})), engine_(std::exchange(other.engine_, nullptr)), exceptions_(other.exceptions_) {}
+      : View(std::exchange(other.view(), View{})),
+        engine_(std::exchange(other.engine_, nullptr)),
+        pass_(other.pass_),
+        exceptions_(other.exceptions_) {}
   Gradients& operator=(Gradients&& other) noexcept {
     if (this != &other) {
       abandon();
       view() = std::exchange(other.view(), View{});
       engine_ = std::exchange(other.engine_, nullptr);
+      pass_ = other.pass_;
       exceptions_ = other.exceptions_;
     }
     return *this;
@@ -76,7 +83,7 @@ public:
   ~Gradients() { abandon(); }
 
   /// The gradients are complete: converts them to the stage's placement of gradients. The scope is empty afterwards.
-  /// @throws UsageError for an empty scope; CommunicationError where a peer failed.
+  /// @throws UsageError for an empty scope, or if the pass has ended; CommunicationError where a peer failed.
   /// @par Communication
   /// Collective where gradients accumulate Sharded (a reduce-scatter of each segment) or Replicated (an all-reduce), and, where they
   /// accumulate Partial, in the last pass of a step. A segment that several units use goes when the last of them is handed over.
@@ -85,7 +92,7 @@ public:
   void hand_over(SourceLocation where = SourceLocation::current()) {
     Engine* const engine = std::exchange(engine_, nullptr);
     if (engine == nullptr) throw UsageError("hand_over: this scope holds no gradients: it was moved from or handed over already", where);
-    engine->hand_over_gradients(this->unit());
+    engine->hand_over_gradients(pass_, this->unit(), where);
     view() = View{};
   }
 
@@ -102,12 +109,13 @@ private:
 
   void abandon() noexcept {
     if (Engine* const engine = std::exchange(engine_, nullptr)) {
-      engine->abandon_gradients(this->unit(), std::uncaught_exceptions() > exceptions_);
+      engine->abandon_gradients(pass_, this->unit(), std::uncaught_exceptions() > exceptions_);
       view() = View{};
     }
   }
 
   Engine* engine_ = nullptr;
+  std::uint64_t pass_ = 0;
   int exceptions_ = 0;
 };
 

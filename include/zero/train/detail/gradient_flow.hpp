@@ -67,6 +67,14 @@ public:
     if (u.handed_over)
       throw UsageError("the gradients of unit '" + name(unit) + "' were already handed over in this pass", where, group_->rank());
     for (SegmentId segment : partition_->segments(unit)) {
+      SegmentState const& s = state(segment);
+      if (s.fresh_for < 0 || s.zeroed) continue;
+      throw UsageError("the gradients of unit '" + name(unit) + "' share a parameter with those of unit '" +
+                           name(static_cast<Unit>(s.fresh_for)) +
+                           "', which are open, were not zeroed and still have to be overwritten: hand them over first",
+                       where, group_->rank());
+    }
+    for (SegmentId segment : partition_->segments(unit)) {
       if (partition_->segment(segment).trainable) open(unit, segment, zeroed);
     }
     u.open = true;
@@ -169,6 +177,7 @@ private:
   struct SegmentState {
     int slot = PoolShape::none;   // scratch that is being written in this pass
     std::int32_t fresh_for = -1;  // the unit whose open scope is the first to write
+    bool zeroed = true;           // that scope found zeroes
     bool accumulated = false;     // the accumulator holds something of this step
     bool reduced = false;         // a Partial sum has already been reduced
   };
@@ -196,6 +205,7 @@ private:
         if (zeroed) Device::fill(streams_->compute(), destination, static_cast<std::int64_t>(all.storage().size()), gradient{});
         s.accumulated = true;
         s.fresh_for = to_index(unit);
+        s.zeroed = zeroed;
       }
     } else {
       if (s.slot == PoolShape::none) {
@@ -204,6 +214,7 @@ private:
         if (zeroed) Device::fill(streams_->compute(), scratch_.data(slot), scratch_.elements(slot), gradient{});
         s.slot = slot;
         s.fresh_for = to_index(unit);
+        s.zeroed = zeroed;
       }
       destination = scratch_.data(s.slot);
     }

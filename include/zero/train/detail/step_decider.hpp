@@ -31,16 +31,6 @@ struct CarrySum {
   ZERO_HOST_DEVICE void operator()() const { sum->carry(); }
 };
 
-template <class Sum, class T>
-struct SumSquares {
-  Sum* sum;
-  T const* shard;
-  Partition const* partition;
-  SegmentId segment;
-  ElementRange range;
-  void operator()() const { accumulate_square_sum(*sum, shard, *partition, segment, range.begin, range.end); }
-};
-
 template <class Sum>
 struct DecideStep {
   StepState const* before;
@@ -64,7 +54,11 @@ public:
   using Memory = DecisionMemory<Sum>;
 
   StepDecider(Partition const& partition, Group& group, StreamPair<Device> const& streams, std::byte* memory)
-      : partition_(&partition), group_(&group), streams_(&streams), memory_(reinterpret_cast<Memory*>(memory)) {
+      : partition_(&partition),
+        group_(&group),
+        streams_(&streams),
+        memory_(reinterpret_cast<Memory*>(memory)),
+        reports_(Device::pinned_memory(), decisions_kept, Purpose::control) {
     Device::fill(streams.compute(), memory, static_cast<std::int64_t>(sizeof(Memory)), std::byte{});
   }
 
@@ -82,8 +76,14 @@ public:
     std::int64_t const next = latest_ + 1;
     StepState* const state = &memory_->states[next % decisions_kept];
     Device::run(compute, DecideStep<Sum>{&memory_->states[latest_ % decisions_kept], state, &memory_->sum, rules, measured});
+    StepState* const report = reports_.data() + next % decisions_kept;
+    Device::copy(compute, report, state, static_cast<std::int64_t>(sizeof(StepState)));
     latest_ = next;
-    return {state, Device::record(compute), &latest_, latest_};
+    return {state, report, Device::record(compute), &latest_, latest_};
+  }
+
+  [[nodiscard]] bool is_latest(StepState const* decision) const noexcept {
+    return decision != nullptr && decision == &memory_->states[latest_ % decisions_kept];
   }
 
 private:
@@ -93,8 +93,9 @@ private:
     Device::run(compute, ClearSum<Sum>{&memory_->sum});
     for (SegmentId segment : partition_->segments()) {
       if (!partition_->segment(segment).trainable) continue;
-      Device::run(compute, SumSquares<Sum, Accumulator>{&memory_->sum, own_shard(segment), partition_, segment,
-                                                        partition_->shard_range(segment, group_->rank())});
+      ElementRange const own = partition_->shard_range(segment, group_->rank());
+      for_each_square_sum(&memory_->sum, static_cast<Accumulator const*>(own_shard(segment)), *partition_, segment, own.begin, own.end,
+                          [&](SquareSum<Accumulator> const& run) { Device::accumulate(compute, run.parts(), run); });
     }
     Device::run(compute, CarrySum<Sum>{&memory_->sum});
     if (group_->size() == 1) return;
@@ -111,6 +112,7 @@ private:
   Group* group_;
   StreamPair<Device> const* streams_;
   Memory* memory_;
+  Buffer<StepState> reports_;  // where the host reads decisions
   std::int64_t latest_ = 0;
 };
 
