@@ -14,7 +14,7 @@ namespace zero::test {
 /// Appends the values of one tensor of the segment: `parameters.stored(segment)`, its masters, a state.
 template <class Tensor>
 void append_held(Partition const& partition, SegmentId segment, Tensor tensor, std::vector<double>& to) {
-  detail::for_each_run(partition, segment, tensor, [&](ParameterId, auto const* from, std::int64_t, std::int64_t count) {
+  zero::detail::for_each_run(partition, segment, tensor, [&](ParameterId, auto const* from, std::int64_t, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) to.push_back(element_cast<double>(from[i]));
   });
 }
