@@ -135,10 +135,16 @@ bool all_to_alls(C& comm, HostStreamRef stream, std::int64_t count) {
   std::vector<T> const send = elements_of<T>(comm.rank(), count * comm.size());
   std::vector<T> receive(send.size());
   comm.enqueue(stream, AllToAll<T>{.send = send.data(), .receive = at(receive), .count = count});
+  // The last third of each part.
+  std::int64_t const some = count / 3;
+  std::vector<T> cut(static_cast<std::size_t>(some * comm.size()));
+  comm.enqueue(stream, AllToAll<T>{.send = send.data() + (count - some), .receive = at(cut), .count = some, .stride = count});
   stream.synchronize();
   bool passed = true;
   for (int from = 0; from < comm.size(); ++from) {
-    passed = passed && same_bits(at(receive, from * count), elements_of<T>(from, count, comm.rank() * count).data(), count);
+    std::vector<T> const expected = elements_of<T>(from, count, comm.rank() * count);
+    passed = passed && same_bits(at(receive, from * count), expected.data(), count);
+    passed = passed && same_bits(at(cut, from * some), expected.data() + (count - some), some);
   }
   return passed;
 }
@@ -216,6 +222,8 @@ bool refuses_wrong_arguments(C& comm, HostStreamRef stream) {
   refused(Broadcast<float>{.buffer = nullptr, .count = 4});
   refused(AllToAll<float>{.send = p, .receive = p + 4 * n - 1, .count = 4});
   refused(AllToAll<float>{.send = p, .receive = p, .count = 4});
+  refused(AllToAll<float>{.send = p, .receive = p + 4 * n, .count = 4, .stride = 3});
+  refused(AllToAll<float>{.send = p, .receive = p + 4 * n, .count = 4, .stride = huge});
   try {
     comm.enqueue(stream, AllGather<float>{.send = p, .receive = p + 4, .count = -1});
   } catch (UsageError const& error) {
