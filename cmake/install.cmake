@@ -10,5 +10,6 @@ install(EXPORT zeroTargets NAMESPACE zero:: DESTINATION "${zero_package_dir}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/zeroConfigVersion.cmake" COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/zeroConfig.cmake.in" "${PROJECT_BINARY_DIR}/zeroConfig.cmake"
   INSTALL_DESTINATION "${zero_package_dir}" NO_SET_AND_CHECK_MACRO)
-install(FILES "${PROJECT_BINARY_DIR}/zeroConfig.cmake" "${PROJECT_BINARY_DIR}/zeroConfigVersion.cmake" DESTINATION "${zero_package_dir}")
+install(FILES "${PROJECT_BINARY_DIR}/zeroConfig.cmake" "${PROJECT_BINARY_DIR}/zeroConfigVersion.cmake" "${PROJECT_SOURCE_DIR}/cmake/zeroMpi.cmake"
+  DESTINATION "${zero_package_dir}")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/zero")
