@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
   zero::StepState decision{};
   zero::UpdateState<zero::AdamW> update{};
   zero::detail::OptimizerStep<zero::AdamW, float, zero::bf16, zero::bf16> const step{
-      &decision, &update, n, master.data(), gradient.data(), parameter.data(), {mean.data(), square.data()}};
+      &decision, &update, master.data(), gradient.data(), parameter.data(), {mean.data(), square.data()}};
 
   std::vector<double> step_rate, copy_rate, block_rate, ratio, block_ratio;
   double const bytes = 28.0 * static_cast<double>(n);
@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
     double const in_blocks = bench::thread_seconds([&] { copy_in_blocks(to.data(), from.data(), copied_bytes); });
     decide(decision, rules);
     advance(update, optimizer, decision);
-    double const stepping = bench::thread_seconds([&] { step(); });
+    double const stepping = bench::thread_seconds([&] { step(0, n); });
     if (round == 0) continue;  // page faults
     step_rate.push_back(bytes / stepping * 1e-9);
     copy_rate.push_back(bytes / copying * 1e-9);
@@ -69,11 +69,11 @@ int main(int argc, char** argv) {
     zero::bf16 rounded;
     zero::StepState d{};
     zero::UpdateState<zero::AdamW> u{};
-    zero::detail::OptimizerStep<zero::AdamW, float, zero::bf16, zero::bf16> const single{&d, &u, 1, &p, &gradient[k], &rounded, {&m, &v}};
+    zero::detail::OptimizerStep<zero::AdamW, float, zero::bf16, zero::bf16> const single{&d, &u, &p, &gradient[k], &rounded, {&m, &v}};
     for (int round = 0; round <= rounds; ++round) {
       decide(d, rules);
       advance(u, optimizer, d);
-      single();
+      single(0, 1);
     }
     if (p != master[k] || m != mean[k] || v != square[k] || rounded.bits != parameter[k].bits) ++wrong;
   }

@@ -70,7 +70,7 @@ float train(zero::ThreadCommunicator& comm, zero::ParameterLayout const& layout)
       auto weights = pass.gather(unit);
       auto gradients = pass.gradients(unit);  // full-size, to be added to
       network.backward(unit, weights, gradients);
-      gradients.hand_over();  // the only place where gradients communicate
+      gradients.hand_over();  // reduces what the stage keeps reduced; the step reduces the rest
     }
     pass.finish();
     optimizer.step(parameters, {.max_norm = 1.0});

@@ -27,6 +27,8 @@ struct Complete {
   static void copy(Stream, void*, void const*, std::int64_t) {}
   template <class T>
   static void fill(Stream, T*, std::int64_t, T) {}
+  static zero::MemoryResource& pinned_memory() { return zero::host_memory(); }
+  static void check_memory(void const*) {}
   template <class F>
   static void for_each(Stream, std::int64_t, F) {}
   template <class F>
@@ -74,6 +76,14 @@ struct NoFill : Complete {
 private:
   static void fill() {}
 };
+struct NoPinnedMemory : Complete {
+private:
+  static void pinned_memory() {}
+};
+struct NoMemoryCheck : Complete {
+private:
+  static void check_memory() {}
+};
 struct NoForEach : Complete {
 private:
   static void for_each() {}
@@ -102,6 +112,8 @@ static_assert(zero::OrdersStreams<NoSynchronizeOfEvents> && !zero::SynchronizesW
               !zero::Device<NoSynchronizeOfEvents>);
 static_assert(zero::SynchronizesWithHost<NoCopy> && !zero::CopiesMemory<NoCopy> && !zero::Device<NoCopy>);
 static_assert(zero::SynchronizesWithHost<NoFill> && !zero::CopiesMemory<NoFill> && !zero::Device<NoFill>);
+static_assert(zero::CopiesMemory<NoPinnedMemory> && !zero::KnowsItsMemory<NoPinnedMemory> && !zero::Device<NoPinnedMemory>);
+static_assert(zero::CopiesMemory<NoMemoryCheck> && !zero::KnowsItsMemory<NoMemoryCheck> && !zero::Device<NoMemoryCheck>);
 static_assert(zero::CopiesMemory<NoForEach> && !zero::ExecutesFunctors<NoForEach> && !zero::Device<NoForEach>);
 static_assert(zero::CopiesMemory<NoAccumulate> && !zero::ExecutesFunctors<NoAccumulate> && !zero::Device<NoAccumulate>);
 static_assert(zero::CopiesMemory<NoRun> && !zero::ExecutesFunctors<NoRun> && !zero::Device<NoRun>);

@@ -230,3 +230,26 @@ TEST_CASE("adds_in_the_documented_order_in_every_build") {
   }
 }
 #endif
+
+TEST_CASE("the parts of a run are its blocks, cut anywhere: one at a time, in any order, the sum has the same bits") {
+  std::vector<float> values(1500);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = gradient(ParameterId{3}, static_cast<std::int64_t>(i));
+  for (std::int64_t const block : {128, 64, 1}) {
+    for (std::int64_t const offset : {0, 1, 127, 128, 1000}) {
+      for (std::int64_t const count : {1, 127, 128, 129, 1400}) {
+        zero::ExactSum<20> whole{};
+        zero::ExactSum<20> single{};
+        zero::detail::SquareSum<float> run{&whole, values.data(), offset, count, block};
+        std::int64_t const parts = run.parts();
+        CHECK(run.begin(0) == 0);
+        CHECK(run.begin(parts) == count);
+        for (std::int64_t k = 0; k < parts; ++k) CHECK(run.begin(k) < run.begin(k + 1));
+        run(0, parts);
+        run.into = &single;
+        for (std::int64_t k = parts; k-- > 0;) run(k);
+        CHECK(whole == single);
+      }
+    }
+  }
+  CHECK(zero::detail::SquareSum<float>{nullptr, nullptr, 5, 0, 128}.parts() == 0);
+}

@@ -56,13 +56,8 @@ struct Arrays {
   }
 
   OptimizerStep<O, Master, Gradient, Parameter> step(StepState const& decision, UpdateState<O> const& update, bool rounds) {
-    OptimizerStep<O, Master, Gradient, Parameter> result{&decision,
-                                                         &update,
-                                                         static_cast<std::int64_t>(master.size() - 1),
-                                                         master.data(),
-                                                         gradient.data(),
-                                                         rounds ? parameter.data() : nullptr,
-                                                         {}};
+    OptimizerStep<O, Master, Gradient, Parameter> result{
+        &decision, &update, master.data(), gradient.data(), rounds ? parameter.data() : nullptr, {}};
     for (std::size_t k = 0; k < states; ++k) result.states[k] = state[k].data();
     return result;
   }
@@ -82,11 +77,11 @@ void check_positions(O const& optimizer, bool rounds) {
   decide(decision, {.factor = 1.0 / 3});
   advance(update, optimizer, decision);
   Arrays<O, Master, Gradient, Parameter> all(0, n);
-  all.step(decision, update, rounds)();
+  all.step(decision, update, rounds)(0, static_cast<std::int64_t>(n));
   std::int64_t wrong = 0;
   for (std::size_t i = 0; i < n; ++i) {
     Arrays<O, Master, Gradient, Parameter> one(i, 1);
-    one.step(decision, update, rounds)();
+    one.step(decision, update, rounds)(0, 1);
     wrong += !same_bits(one.master[0], all.master[i]);
     wrong += !same_bits(one.parameter[0], all.parameter[i]);
     for (std::size_t k = 0; k < all.states; ++k) wrong += !same_bits(one.state[k][0], all.state[k][i]);
@@ -122,8 +117,8 @@ TEST_CASE("fuses_no_product_with_a_sum_in_any_build") {
   decide(decision, {.factor = 1 + 0x1p-12});
   advance(update, zero::SGD{.learning_rate = 1 + 0x1p-12}, decision);
   decision.multiplier = 1;
-  OptimizerStep<zero::SGD, float, float, float>{&decision, &update, static_cast<std::int64_t>(n), master.data(), gradient.data(),
-                                                nullptr,   {}}();
+  OptimizerStep<zero::SGD, float, float, float>{&decision, &update, master.data(), gradient.data(), nullptr, {}}(
+      0, static_cast<std::int64_t>(n));
   std::int64_t fused = 0;
   for (float x : master) fused += x != -0x1p-11f;
   CHECK(fused == 0);
@@ -138,7 +133,7 @@ TEST_CASE("the_gradient_is_multiplied_once_in_the_type_of_the_master") {
   UpdateState<zero::SGD> update{};
   decide(decision, {.factor = 1.0 / 3});
   advance(update, zero::SGD{.learning_rate = 1}, decision);
-  OptimizerStep<zero::SGD, float, zero::bf16, float>{&decision, &update, 1, master.data(), gradient.data(), nullptr, {}}();
+  OptimizerStep<zero::SGD, float, zero::bf16, float>{&decision, &update, master.data(), gradient.data(), nullptr, {}}(0, 1);
   CHECK(master[0] == -(7.0f * third));
 }
 
@@ -149,7 +144,7 @@ TEST_CASE("one_element_at_a_time_is_the_same_as_the_loop") {
   decide(decision, {.factor = 0.5});
   advance(update, zero::AdamW{}, decision);
   Arrays<zero::AdamW, float, zero::bf16, zero::bf16> a(0, n), b(0, n);
-  a.step(decision, update, true)();
+  a.step(decision, update, true)(0, static_cast<std::int64_t>(n));
   auto const single = b.step(decision, update, true);
   for (std::int64_t i = static_cast<std::int64_t>(n) - 1; i >= 0; --i) single(i);
   CHECK(a.parameter.size() == n + 1);
@@ -169,7 +164,7 @@ TEST_CASE("a_skipped_step_changes_nothing: field case 19") {
   sum.words[zero::ExactSum<20>::limb_count] = 1;
   decide(decision, sum, {.max_norm = 1});
   advance(update, zero::AdamW{}, decision);
-  after.step(decision, update, true)();
+  after.step(decision, update, true)(0, static_cast<std::int64_t>(n));
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(n); ++i) after.step(decision, update, true)(i);
   CHECK(std::memcmp(before.master.data(), after.master.data(), n * sizeof(float)) == 0);
   CHECK(std::memcmp(before.state[0].data(), after.state[0].data(), n * sizeof(float)) == 0);
@@ -182,5 +177,5 @@ TEST_CASE("no_elements_are_no_work: field case 14") {
   UpdateState<zero::AdamW> update{};
   decide(decision, {});
   advance(update, zero::AdamW{}, decision);
-  OptimizerStep<zero::AdamW, float, float, float>{&decision, &update, 0, nullptr, nullptr, nullptr, {}}();
+  OptimizerStep<zero::AdamW, float, float, float>{&decision, &update, nullptr, nullptr, nullptr, {}}(0, 0);
 }

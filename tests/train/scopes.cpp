@@ -10,16 +10,18 @@
 #include <vector>
 
 #include <zero/comm/checked.hpp>
-#include <zero/comm/run_ranks.hpp>
-#include <zero/device/host_stream.hpp>
-#include <zero/device/memory.hpp>
-#include <zero/train/sharded_parameters.hpp>
+
+#include "support/two_ranks.hpp"
 
 namespace {
 
 using zero::ParameterId;
-using zero::ParameterLayout;
 using zero::Unit;
+using zero::test::Example;
+using zero::test::expect;
+using zero::test::expect_refused;
+using zero::test::run_stage;
+using zero::test::run_stages;
 using Threads = zero::ThreadCommunicator;
 
 template <class S>
@@ -40,58 +42,10 @@ static_assert(std::is_default_constructible_v<Gradients> && std::is_nothrow_move
 static_assert(std::is_convertible_v<Weights<zero::Stage3>&, zero::UnitView<float const>>, "a model's functions take views");
 static_assert(std::is_convertible_v<Gradients&, zero::UnitView<float>>);
 
-struct Example {
-  ParameterLayout layout;
-  Unit a = layout.add_unit("a");
-  Unit b = layout.add_unit("b");
-  ParameterId weight = layout.add(a, "a.weight", {7, 5});
-  ParameterId frozen = layout.add(a, "a.frozen", {3}, {.trainable = false});
-  ParameterId bias = layout.add(b, "b.bias", {131});
-
-  Example() { layout.tie(weight, b); }
-};
-
-/// Runs `body(parameters, wrong)` on two ranks at a stage; `wrong` collects what is wrong.
-template <class S, class Body>
-void run(Body const& body) {
-  std::vector<std::string> wrong(2);
-  Example const example;
-  zero::run_ranks(2, [&](Threads& comm) {
-    auto const here = zero::HostStreamRef::calling_thread();
-    auto parameters = zero::shard_parameters<S, zero::Precision<float>>(example.layout, comm, {here, here}, zero::host_memory(),
-                                                                        {.poison_released = true});
-    parameters.initialize(1, [](ParameterId id) { return zero::InitialValue::constant(static_cast<float>(to_index(id) + 1)); });
-    body(parameters, example, wrong[static_cast<std::size_t>(comm.rank())]);
-  });
-  INFO(S::name);
-  for (std::string const& text : wrong) CHECK(text == "");
-}
-
-template <class Body>
-void run_stages(Body const& body) {
-  run<zero::Stage0>(body);
-  run<zero::Stage2>(body);
-  run<zero::Stage3>(body);
-}
-
-void expect(std::string& wrong, bool condition, char const* what) {
-  if (!condition) wrong += std::string(what) + "; ";
-}
-
-template <class Call>
-void expect_refused(std::string& wrong, char const* text, Call&& call) {
-  try {
-    call();
-    wrong += std::string("not refused: ") + text + "; ";
-  } catch (zero::UsageError const& error) {
-    if (std::string(error.what()).find(text) == std::string::npos) wrong += std::string(error.what()) + "; ";
-  }
-}
-
 }  // namespace
 
 TEST_CASE("weights scopes move, end in any order, and are empty once released or moved from") {
-  run<zero::Stage3>([](auto& parameters, Example const& e, std::string& wrong) {
+  run_stage<zero::Stage3>([](auto& parameters, Example const& e, std::string& wrong) {
     auto pass = parameters.training_pass();
     Weights<zero::Stage3> stored;
     expect(wrong, stored.empty() && stored.size() == 0, "a default scope is empty");

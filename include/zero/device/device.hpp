@@ -4,10 +4,12 @@
 /// The concept `Device`: what the library asks of the thing that computes, be it host threads or a GPU.
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
 #include <zero/core/config.hpp>
+#include <zero/device/memory.hpp>
 #include <zero/device/wait_id.hpp>
 
 namespace zero {
@@ -17,6 +19,11 @@ namespace detail {
 /// Stands for any functor over an element index.
 struct ElementFunctorProbe {
   ZERO_HOST_DEVICE void operator()(std::int64_t) const noexcept {}
+};
+
+/// Stands for any 16-bit element.
+struct SmallElementProbe {
+  std::uint16_t bits;
 };
 
 /// Stands for any functor that one thread runs.
@@ -53,11 +60,26 @@ concept SynchronizesWithHost = HasStreamsAndEvents<D> && requires(typename D::St
 
 /// `D::copy(stream, to, from, bytes)` and `D::fill(stream, to, n, value)`.
 template <class D>
-concept CopiesMemory =
-    HasStreamsAndEvents<D> && requires(typename D::Stream stream, void* to, void const* from, float* elements, std::int64_t n) {
-      D::copy(stream, to, from, n);
-      D::fill(stream, elements, n, 0.0f);
-    };
+concept CopiesMemory = HasStreamsAndEvents<D> && requires(typename D::Stream stream, void* to, void const* from, float* numbers,
+                                                          std::byte* bytes, detail::SmallElementProbe* small, std::int64_t n) {
+  D::copy(stream, to, from, n);
+  D::fill(stream, numbers, n, 0.0f);
+  D::fill(stream, bytes, n, std::byte{});
+  D::fill(stream, small, n, detail::SmallElementProbe{});
+};
+
+/// `D::pinned_memory()` is a resource of host memory that copies of this device reach while the host goes on; `D::check_memory(block)` throws
+/// `UsageError` where work on this device cannot use a block that some resource gave.
+template <class D>
+concept KnowsItsMemory = requires(void const* block) {
+  { D::pinned_memory() } -> std::same_as<MemoryResource&>;
+  D::check_memory(block);
+};
+
+/// A functor over indices that also does a whole range in one call: f(begin, end) is f(i) for begin <= i < end, in any order. It says so by
+/// `static constexpr bool does_ranges = true`.
+template <class F>
+concept RangeFunctor = requires { requires F::does_ranges; } && std::invocable<F const&, std::int64_t, std::int64_t>;
 
 /// `D::for_each(stream, n, f)`, `D::accumulate(stream, n, f)` and `D::run(stream, f)` execute functors.
 template <class D>
@@ -81,14 +103,16 @@ concept ExecutesFunctors = HasStreamsAndEvents<D> && requires(typename D::Stream
 ///   allocates.
 /// - **Functors** are trivially copyable and copied into the queue. `for_each` calls f(i) for 0 <= i < n, in any order, also at once: one
 ///   call must not depend on another. `accumulate` does the same where calls may add to shared integers (the device makes that sound: in
-///   order on the host, by atomics inside the functor on a GPU). `run` calls f() once, by one thread.
+///   order on the host, by atomics on a GPU). `run` calls f() once, by one thread. Where f is a `RangeFunctor`, a device may call ranges
+///   instead of indices: how work is cut is the device's choice, so what f does must not depend on it.
 /// - **Failure.** Work behind a failed operation of a stream does not run. A failed stream refuses later work, and its events carry the
 ///   failure to every stream that waits for them and to `synchronize`, which throws the first cause. An event before the failure is a
 ///   success.
 /// - **Who may call.** Any thread of the host, one thread at a time per stream. Not from inside enqueued work.
 /// - **`id`** names the wait for tests; a device may ignore it.
 template <class D>
-concept Device = HasStreamsAndEvents<D> && OrdersStreams<D> && SynchronizesWithHost<D> && CopiesMemory<D> && ExecutesFunctors<D>;
+concept Device =
+    HasStreamsAndEvents<D> && OrdersStreams<D> && SynchronizesWithHost<D> && CopiesMemory<D> && KnowsItsMemory<D> && ExecutesFunctors<D>;
 
 /// Explains in a sentence what a type lacks to be a `Device`: `static_assert(zero::check_device<MyDevice>());`
 template <class D>
@@ -101,6 +125,9 @@ consteval bool check_device() {
   static_assert(CopiesMemory<D>,
                 "zero: a device has static copy(Stream, void* to, void const* from, std::int64_t bytes) and "
                 "fill(Stream, T* to, std::int64_t n, T value)");
+  static_assert(KnowsItsMemory<D>,
+                "zero: a device has static pinned_memory() returning zero::MemoryResource&, host memory that it copies to and from, and "
+                "check_memory(void const*), which throws where work on the device cannot use that memory");
   static_assert(ExecutesFunctors<D>,
                 "zero: a device has static for_each(Stream, std::int64_t n, F), accumulate(Stream, std::int64_t n, F) and run(Stream, F) "
                 "for functors F");

@@ -14,6 +14,7 @@
 #include <zero/core/error.hpp>
 #include <zero/device/device.hpp>
 #include <zero/device/host_stream.hpp>
+#include <zero/device/memory.hpp>
 #include <zero/device/wait_id.hpp>
 
 namespace zero {
@@ -65,6 +66,12 @@ struct HostDevice {
   /// Blocks the calling thread until the event is complete. @throws what failed the stream at or before the event.
   static void synchronize(Event event, SourceLocation where = SourceLocation::current()) { event.synchronize(where); }
 
+  /// The heap: the host copies from and to all of its memory.
+  [[nodiscard]] static MemoryResource& pinned_memory() noexcept { return host_memory(); }
+
+  /// Accepts every block: nothing tells memory of a GPU from the host's without that GPU's runtime.
+  static void check_memory(void const*, SourceLocation = SourceLocation::current()) noexcept {}
+
   /// Copies memory that does not overlap, or is the same.
   /// @param bytes size [bytes]; with 0 the pointers may be null.
   /// @throws UsageError for a negative size.
@@ -82,17 +89,21 @@ struct HostDevice {
     stream.enqueue([to, n, value]() noexcept { detail::independent_loop(n, [to, value](std::int64_t i) { to[i] = value; }); }, where);
   }
 
-  /// Calls f(i) for 0 <= i < n in any order; the calls must be independent of each other: the loop is vectorised on that word.
+  /// Calls f(i) for 0 <= i < n in any order, or f(0, n) where f is a `RangeFunctor`; the calls must be independent of each other: the loop is vectorised on that word.
   /// @param f trivially copyable, at most 248 bytes, copied into the queue.
   /// @throws UsageError for a negative n.
   template <std::invocable<std::int64_t> F>
   static void for_each(Stream stream, std::int64_t n, F f, SourceLocation where = SourceLocation::current()) {
     check_functor<F>();
     if (!check_size("for_each", n, where)) return;
-    stream.enqueue([n, f] { detail::independent_loop(n, f); }, where);
+    if constexpr (RangeFunctor<F>) {
+      stream.enqueue([n, f] { f(std::int64_t{0}, n); }, where);
+    } else {
+      stream.enqueue([n, f] { detail::independent_loop(n, f); }, where);
+    }
   }
 
-  /// Calls f(i) for 0 <= i < n, in order: f may add to integers that several calls share.
+  /// Calls f(i) for 0 <= i < n in order, or f(0, n) where f is a `RangeFunctor`: f may add to integers that several calls share.
   /// @param f as for `for_each`.
   /// @throws UsageError for a negative n.
   template <std::invocable<std::int64_t> F>
@@ -101,7 +112,11 @@ struct HostDevice {
     if (!check_size("accumulate", n, where)) return;
     stream.enqueue(
         [n, f]() mutable {
-          for (std::int64_t i = 0; i < n; ++i) f(i);
+          if constexpr (RangeFunctor<F>) {
+            f(std::int64_t{0}, n);
+          } else {
+            for (std::int64_t i = 0; i < n; ++i) f(i);
+          }
         },
         where);
   }

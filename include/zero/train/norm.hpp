@@ -89,6 +89,53 @@ void accumulate_square_sum(exact_square_sum_t<T>& into, T const* data, std::int6
   }
 }
 
+/// The parts of blocks that a run of elements without gaps has, as a functor over them for `Device::accumulate`.
+template <RealElement T>
+struct SquareSum {
+  static constexpr bool does_ranges = true;
+
+  exact_square_sum_t<T>* into;
+  T const* data;        ///< [count]
+  std::int64_t offset;  ///< of the run in its segment [elements]
+  std::int64_t count;   ///< [elements]
+  std::int64_t block;   ///< [elements]
+
+  /// How many blocks the run touches.
+  [[nodiscard]] ZERO_HOST_DEVICE std::int64_t parts() const noexcept {
+    return count == 0 ? 0 : (offset + count - 1) / block - offset / block + 1;
+  }
+  /// Where a part begins in the run; the last one ends at `begin(parts())`.
+  [[nodiscard]] ZERO_HOST_DEVICE std::int64_t begin(std::int64_t part) const noexcept {
+    std::int64_t const at = (offset / block + part) * block - offset;
+    return at < 0 ? 0 : at < count ? at : count;
+  }
+
+  void operator()(std::int64_t part) const { (*this)(part, part + 1); }
+  /// The parts [first, last), on the calling thread.
+  void operator()(std::int64_t first, std::int64_t last) const {
+    std::int64_t const from = begin(first);
+    accumulate_square_sum(*into, data + from, offset + from, begin(last) - from, block);
+  }
+};
+
+/// Calls `f(SquareSum)` for each run without a gap among the elements [begin, end) of a segment.
+/// @param data  element `begin` of the segment
+template <RealElement T, class F>
+void for_each_square_sum(exact_square_sum_t<T>* into, T const* data, Partition const& partition, SegmentId segment, std::int64_t begin,
+                         std::int64_t end, F&& f) {
+  std::int64_t const block = std::gcd(partition.options().shard_alignment, norm_block);
+  std::int64_t first = begin;
+  std::int64_t last = begin;
+  partition.pieces(segment, begin, end, [&](ParameterId, std::int64_t, std::int64_t offset, std::int64_t count) {
+    if (offset != last) {
+      if (last > first) f(SquareSum<T>{into, data + (first - begin), first, last - first, block});
+      first = offset;
+    }
+    last = offset + count;
+  });
+  if (last > first) f(SquareSum<T>{into, data + (first - begin), first, last - first, block});
+}
+
 }  // namespace detail
 
 /// Adds the squares of the elements [begin, end) of a segment to an exact sum; gaps and padding are left out, whatever they hold.
@@ -108,18 +155,7 @@ void accumulate_square_sum(exact_square_sum_t<T>& into, T const* data, std::int6
 template <RealElement T>
 void accumulate_square_sum(exact_square_sum_t<T>& into, T const* data, Partition const& partition, SegmentId segment, std::int64_t begin,
                            std::int64_t end) {
-  std::int64_t const block = std::gcd(partition.options().shard_alignment, detail::norm_block);
-  // Parameters without a gap between them are one run.
-  std::int64_t first = begin;
-  std::int64_t last = begin;
-  partition.pieces(segment, begin, end, [&](ParameterId, std::int64_t, std::int64_t offset, std::int64_t count) {
-    if (offset != last) {
-      detail::accumulate_square_sum(into, data + (first - begin), first, last - first, block);
-      first = offset;
-    }
-    last = offset + count;
-  });
-  detail::accumulate_square_sum(into, data + (first - begin), first, last - first, block);
+  detail::for_each_square_sum(&into, data, partition, segment, begin, end, [](detail::SquareSum<T> const& run) { run(0, run.parts()); });
 }
 
 }  // namespace zero

@@ -41,7 +41,7 @@ ZERO_TARGET_CLONES ZERO_ELEMENT_LOOP void step_elements(std::int64_t n, Update u
   }
 }
 
-/// The step of the elements of one shard, as a functor that a device can run. What it does (apply or not, factor, constants) it reads from
+/// The step of the elements of one shard, as a functor over them for `Device::for_each`. What it does (apply or not, factor, constants) it reads from
 /// `decision` and `update`, which the stream has written before: the host knows none of it. It names neither stage nor group.
 ///
 /// @tparam O the optimizer
@@ -49,22 +49,22 @@ template <class O, std::floating_point Master, RealElement Gradient, RealElement
   requires Optimizer<O, Master>
 struct OptimizerStep {
   static constexpr int states_held = O::states > 0 ? O::states : 1;
+  static constexpr bool does_ranges = true;
 
   StepState const* decision;
   UpdateState<O> const* update;
-  std::int64_t n;               ///< elements
   Master* master;               ///< [n]
   Gradient const* gradient;     ///< [n], summed over the ranks, before the factor
   Parameter* parameter;         ///< [n], the masters rounded; null where the masters are the parameters
   Master* states[states_held];  ///< [n] each
 
-  /// One element: for devices that run one thread an element.
+  /// One element.
   ZERO_HOST_DEVICE void operator()(std::int64_t i) const { element(i, indices{}); }
 
-  /// All elements, on the calling thread.
-  void operator()() const {
-    if (decision->apply == 0 || n == 0) return;
-    all(indices{});
+  /// The elements [begin, end), on the calling thread.
+  void operator()(std::int64_t begin, std::int64_t end) const {
+    if (decision->apply == 0 || begin == end) return;
+    range(begin, end - begin, indices{});
   }
 
 private:
@@ -82,12 +82,12 @@ private:
   }
 
   template <std::size_t... S>
-  void all(std::index_sequence<S...>) const {
+  void range(std::int64_t first, std::int64_t n, std::index_sequence<S...>) const {
     Master const multiplier = static_cast<Master>(decision->multiplier);
     if (parameter != nullptr) {
-      step_elements<true>(n, update->update, multiplier, master, gradient, parameter, states[S]...);
+      step_elements<true>(n, update->update, multiplier, master + first, gradient + first, parameter + first, states[S] + first...);
     } else {
-      step_elements<false>(n, update->update, multiplier, master, gradient, parameter, states[S]...);
+      step_elements<false>(n, update->update, multiplier, master + first, gradient + first, parameter, states[S] + first...);
     }
   }
 };

@@ -29,6 +29,15 @@ struct UpdateOf<O> {
   using type = std::remove_cvref_t<decltype(std::declval<O const&>().at(std::int64_t{}))>;
 };
 
+/// What is wrong with an optimizer's options, or null.
+template <class O>
+[[nodiscard]] constexpr char const* invalid_options(O const& optimizer) {
+  if constexpr (requires { static_cast<char const*>(optimizer.invalid()); }) return optimizer.invalid();
+  else return nullptr;
+}
+
+[[nodiscard]] constexpr bool finite_and_not_negative(double value) noexcept { return is_finite(value) && value >= 0; }
+
 template <class O>
 concept HasStates = requires {
   { O::states } -> std::convertible_to<int>;
@@ -74,14 +83,15 @@ template <class O>
   }
 }
 
-/// An optimizer: a trivially copyable functor whose members are its options. It has
+/// An optimizer: a trivially copyable functor whose members are its options, numbers and no pointers: ranks compare their bytes. It has
 /// - `static constexpr int states`: how many values it keeps for each element, all 0 before the first step;
 /// - a call `(Real& parameter, Real gradient, Real&... states) const` that updates one element of the master parameters, given the gradient
 ///   after all factors (mean, clipping). It is marked ZERO_HOST_DEVICE, does not depend on the element's position, and has no side effects;
 /// - optionally `at(std::int64_t step) const`, marked the same way, evaluated once a step by one thread, on the device where the states
 ///   are: it returns what is called instead, with everything that is the same for all elements (bias corrections, schedules). `step` is 1
 ///   for the first step that is applied. Use only + - * / sqrt and integer powers there: the `pow` and `cos` of a device need not match the
-///   host's.
+///   host's;
+/// - optionally `invalid() const`, which says what is wrong with the options, or null: a step with such options is refused.
 ///
 /// `Real` is the type of the master parameters: float, or double where the precision says so.
 template <class O, class Real = float>
@@ -122,6 +132,12 @@ struct SGD {
 
   static constexpr int states = 0;
 
+  [[nodiscard]] constexpr char const* invalid() const noexcept {
+    if (!detail::finite_and_not_negative(learning_rate)) return "learning_rate must be finite and not negative";
+    if (!detail::finite_and_not_negative(weight_decay)) return "weight_decay must be finite and not negative";
+    return nullptr;
+  }
+
   template <std::floating_point Real>
   ZERO_HOST_DEVICE constexpr void operator()(Real& parameter, Real gradient) const {
     Real const decayed = gradient + detail::product(static_cast<Real>(weight_decay), parameter);
@@ -141,6 +157,11 @@ struct MomentumSGD {
   bool nesterov = false;
 
   static constexpr int states = 1;
+
+  [[nodiscard]] constexpr char const* invalid() const noexcept {
+    if (!detail::finite_and_not_negative(momentum)) return "momentum must be finite and not negative";
+    return SGD{learning_rate, weight_decay}.invalid();
+  }
 
   template <std::floating_point Real>
   ZERO_HOST_DEVICE constexpr void operator()(Real& parameter, Real gradient, Real& velocity) const {
@@ -171,6 +192,13 @@ struct AdamW {
 
   static constexpr int states = 2;
 
+  [[nodiscard]] constexpr char const* invalid() const noexcept {
+    if (!(beta1 >= 0 && beta1 < 1)) return "beta1 must be in [0, 1)";
+    if (!(beta2 >= 0 && beta2 < 1)) return "beta2 must be in [0, 1)";
+    if (!detail::finite_and_not_negative(epsilon)) return "epsilon must be finite and not negative";
+    return SGD{learning_rate, weight_decay}.invalid();
+  }
+
   /// One step's constants and the update of one element.
   struct Update {
     double decay;          ///< 1 - learning_rate weight_decay
@@ -190,7 +218,7 @@ struct AdamW {
       square = detail::product(square, static_cast<Real>(beta2)) +
                detail::product(detail::product(static_cast<Real>(square_weight), gradient), gradient);
       Real const root = detail::square_root(square) + static_cast<Real>(epsilon);
-      parameter = decayed - detail::product(static_cast<Real>(step_size), mean) / root;
+      parameter = decayed - detail::quotient(detail::product(static_cast<Real>(step_size), mean), root);
     }
   };
 

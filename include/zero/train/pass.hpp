@@ -3,6 +3,7 @@
 /// @file
 /// Passes: one forward and backward over a micro-batch, or one forward only, as the library sees it.
 
+#include <cstdint>
 #include <exception>
 
 #include <zero/core/error.hpp>
@@ -34,7 +35,7 @@ class TrainingPass {
 public:
   TrainingPass(Engine& engine, TrainingPassOptions options, SourceLocation where)
       : engine_(&engine), exceptions_(std::uncaught_exceptions()) {
-    engine.begin_pass(detail::PassKind::training, options.last, where);
+    number_ = engine.begin_pass(detail::PassKind::training, options.last, where);
   }
   TrainingPass(TrainingPass const&) = delete;
   TrainingPass& operator=(TrainingPass const&) = delete;
@@ -47,34 +48,37 @@ public:
   /// Collective where parameters are Sharded: an all-gather of each segment of the unit that is not resident.
   /// @par Stream order
   /// The weights are ready in the order of the compute stream.
-  [[nodiscard]] auto gather(Unit unit, SourceLocation where = SourceLocation::current()) { return engine_->gather(unit, where); }
+  /// @throws UsageError if the pass has ended; LayoutError for an unknown unit; MemoryError for the buffer of the first pass.
+  [[nodiscard]] auto gather(Unit unit, SourceLocation where = SourceLocation::current()) { return engine_->gather(number_, unit, where); }
 
   /// The unit's gradients, whole, to be added to; see `Gradients`.
-  /// @throws UsageError if they are open, or were handed over in this pass; MemoryError for the scratch of the first step.
+  /// @throws UsageError if the pass has ended, if they are open, were handed over in this pass, or share a parameter with a unit whose open
+  /// gradients were not zeroed; LayoutError for an unknown unit; MemoryError for the scratch of the first step.
   /// @par Memory
   /// Where gradients accumulate Sharded or Replicated, or in another type than they are written in: the unit's whole gradients under
   /// `gradient_scratch`, until they are handed over and reduced.
   /// @par Stream order
   /// To be written on the compute stream.
   [[nodiscard]] Gradients<Engine> gradients(Unit unit, GradientOptions options = {}, SourceLocation where = SourceLocation::current()) {
-    return engine_->open_gradients(unit, options.zeroed, where);
+    return engine_->open_gradients(number_, unit, options.zeroed, where);
   }
 
   /// This rank adds nothing to the unit's gradients in this pass; its peers may.
   void no_gradient(Unit unit, SourceLocation where = SourceLocation::current()) { gradients(unit, {}, where).hand_over(where); }
 
   /// The end of the pass.
-  /// @throws UsageError if gradients were opened and not handed over; CommunicationError where a peer failed.
+  /// @throws UsageError if the pass has ended, or gradients were opened and not handed over; CommunicationError where a peer failed.
   /// @par Communication
   /// As `hand_over`, for segments that still wait for another declared use.
   void finish(SourceLocation where = SourceLocation::current()) {
+    engine_->finish_pass(number_, where);
     finished_ = true;
-    engine_->finish_pass(where);
   }
 
 private:
   Engine* engine_;
   int exceptions_;
+  std::uint64_t number_ = 0;
   bool finished_ = false;
 };
 
@@ -82,16 +86,18 @@ private:
 template <class Engine>
 class InferencePass {
 public:
-  InferencePass(Engine& engine, SourceLocation where) : engine_(&engine) { engine.begin_pass(detail::PassKind::inference, false, where); }
+  InferencePass(Engine& engine, SourceLocation where)
+      : engine_(&engine), number_(engine.begin_pass(detail::PassKind::inference, false, where)) {}
   InferencePass(InferencePass const&) = delete;
   InferencePass& operator=(InferencePass const&) = delete;
   ~InferencePass() { engine_->end_inference_pass(); }
 
   /// As `TrainingPass::gather`.
-  [[nodiscard]] auto gather(Unit unit, SourceLocation where = SourceLocation::current()) { return engine_->gather(unit, where); }
+  [[nodiscard]] auto gather(Unit unit, SourceLocation where = SourceLocation::current()) { return engine_->gather(number_, unit, where); }
 
 private:
   Engine* engine_;
+  std::uint64_t number_;
 };
 
 }  // namespace zero

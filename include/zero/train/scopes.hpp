@@ -3,6 +3,7 @@
 /// @file
 /// The scopes that a pass gives out: weights of a unit while they are gathered, gradients of a unit while they are written.
 
+#include <cstdint>
 #include <exception>
 #include <utility>
 
@@ -44,14 +45,26 @@ public:
   }
   [[nodiscard]] bool empty() const noexcept { return engine_ == nullptr; }
 
+  /// As in `UnitView`, of a scope that lasts: the weights behind what a temporary one gives are gone at the end of the statement.
+  [[nodiscard]] auto* operator[](detail::PositionAt at) const& { return View::operator[](at); }
+  [[nodiscard]] auto* operator[](detail::NameAt at) const& { return View::operator[](at); }
+  [[nodiscard]] auto* data(ParameterId id, SourceLocation where = SourceLocation::current()) const& { return View::data(id, where); }
+  void operator[](detail::PositionAt) const&& = delete;
+  void operator[](detail::NameAt) const&& = delete;
+  void data(ParameterId, SourceLocation = SourceLocation::current()) const&& = delete;
+
 private:
   [[nodiscard]] View& view() noexcept { return *this; }
 
   Engine* engine_ = nullptr;
 };
 
-/// The gradients of a unit, full-size, to be added to: they hold zero, or the sum so far. `hand_over()` is the only place where gradients
-/// communicate. Movable, empty by default, storable.
+/// `auto [w, b] = zero::pointers<2>(pass.gather(unit));` would give pointers to weights that are gone: name the scope.
+template <int N, class Engine>
+void pointers(GatheredUnit<Engine> const&&, SourceLocation = SourceLocation::current()) = delete;
+
+/// The gradients of a unit, full-size, to be added to: they hold zero, or the sum so far. `hand_over()` says that they are complete; nothing
+/// is sent before. Movable, empty by default, storable.
 ///
 /// Destroyed without `hand_over()`, nothing is sent: the pass is abandoned, and `finish()` and `step()` throw and name the unit. When that
 /// happens because an exception passes through, the group is aborted, so that peers throw too.
@@ -61,14 +74,20 @@ class Gradients : public UnitView<typename Engine::gradient> {
 
 public:
   Gradients() = default;
-  Gradients(Engine& engine, View view) noexcept : View(view), engine_(&engine), exceptions_(std::uncaught_exceptions()) {}
+  /// @param pass  Number of the pass that they belong to.
+  Gradients(Engine& engine, std::uint64_t pass, View view) noexcept
+      : View(view), engine_(&engine), pass_(pass), exceptions_(std::uncaught_exceptions()) {}
   Gradients(Gradients&& other) noexcept
-      : View(std::exchange(other.view(), View{})), engine_(std::exchange(other.engine_, nullptr)), exceptions_(other.exceptions_) {}
+      : View(std::exchange(other.view(), View{})),
+        engine_(std::exchange(other.engine_, nullptr)),
+        pass_(other.pass_),
+        exceptions_(other.exceptions_) {}
   Gradients& operator=(Gradients&& other) noexcept {
     if (this != &other) {
       abandon();
       view() = std::exchange(other.view(), View{});
       engine_ = std::exchange(other.engine_, nullptr);
+      pass_ = other.pass_;
       exceptions_ = other.exceptions_;
     }
     return *this;
@@ -76,7 +95,7 @@ public:
   ~Gradients() { abandon(); }
 
   /// The gradients are complete: converts them to the stage's placement of gradients. The scope is empty afterwards.
-  /// @throws UsageError for an empty scope; CommunicationError where a peer failed.
+  /// @throws UsageError for an empty scope, or if the pass has ended; CommunicationError where a peer failed.
   /// @par Communication
   /// Collective where gradients accumulate Sharded (a reduce-scatter of each segment) or Replicated (an all-reduce), and, where they
   /// accumulate Partial, in the last pass of a step. A segment that several units use goes when the last of them is handed over.
@@ -85,15 +104,16 @@ public:
   void hand_over(SourceLocation where = SourceLocation::current()) {
     Engine* const engine = std::exchange(engine_, nullptr);
     if (engine == nullptr) throw UsageError("hand_over: this scope holds no gradients: it was moved from or handed over already", where);
-    engine->hand_over_gradients(this->unit());
+    engine->hand_over_gradients(pass_, this->unit(), where);
     view() = View{};
   }
 
   /// Whether this scope is the first to write the parameter's gradient since it was zero. A caller that opened the scope with
   /// `{.zeroed = false}` must then overwrite it, and add otherwise.
+  /// @throws UsageError for an empty scope; LayoutError for a parameter that the unit does not use.
   [[nodiscard]] bool first_use(ParameterId id, SourceLocation where = SourceLocation::current()) const {
     if (engine_ == nullptr) throw UsageError("first_use: this scope holds no gradients", where);
-    return engine_->first_use_of_gradient(this->unit(), id);
+    return engine_->first_use_of_gradient(this->unit(), id, where);
   }
   [[nodiscard]] bool empty() const noexcept { return engine_ == nullptr; }
 
@@ -102,12 +122,13 @@ private:
 
   void abandon() noexcept {
     if (Engine* const engine = std::exchange(engine_, nullptr)) {
-      engine->abandon_gradients(this->unit(), std::uncaught_exceptions() > exceptions_);
+      engine->abandon_gradients(pass_, this->unit(), std::uncaught_exceptions() > exceptions_);
       view() = View{};
     }
   }
 
   Engine* engine_ = nullptr;
+  std::uint64_t pass_ = 0;
   int exceptions_ = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -39,6 +40,18 @@ template <class T>
   return __PRETTY_FUNCTION__;
 }
 
+/// A hash of an optimizer's options as bytes, for ranks to compare (a pointer among them differs: no pointers); 0 where the compiler cannot clear the padding between them.
+template <class O>
+[[nodiscard]] std::uint64_t options_hash(O options) noexcept {
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_clear_padding)
+  __builtin_clear_padding(&options);
+  return Hasher{}.add(std::string_view(reinterpret_cast<char const*>(&options), sizeof options)).value();
+#endif
+#endif
+  return 0;
+}
+
 }  // namespace detail
 
 /// The states of an optimizer over the ranks, placed as `S::optimizer_states`, and the step that updates masters, states and parameters.
@@ -62,11 +75,12 @@ public:
   using options_type = Opt;
 
   /// @param options  The optimizer's own options; can be changed later through `options()` or given per step.
-  /// @throws MismatchError on every rank if the ranks use different optimizers; MemoryError.
+  /// @throws UsageError for options that the optimizer calls invalid; MismatchError on every rank if the ranks use different optimizers or
+  /// options; MemoryError.
   /// @par Communication
   /// Collective: an all-gather of 32 bytes a rank, which compares the ranks.
   template <class Parameters>
-  explicit ShardedOptimizer(Parameters& parameters, Opt const& options = {})
+  explicit ShardedOptimizer(Parameters& parameters, Opt const& options = {}, SourceLocation where = SourceLocation::current())
       : options_(options),
         parameters_(&parameters),
         settle_([](void* of, bool unwinding) noexcept { static_cast<Parameters*>(of)->engine().settle(unwinding); }) {
@@ -76,8 +90,11 @@ public:
     if constexpr (Optimizer<Opt, Master>) {
       using Device = typename Parameters::Device;
       auto& engine = parameters.engine();
-      engine.compare({{static_cast<std::int64_t>(Hasher{}.add(detail::type_text<Opt>()).value()), Opt::states, 0, 0},
-                      {"optimizers", "numbers of optimizer states", "", ""}});
+      check_options(parameters, where);
+      engine.compare({{static_cast<std::int64_t>(Hasher{}.add(detail::type_text<Opt>()).value()), Opt::states,
+                       static_cast<std::int64_t>(detail::options_hash(options_)), 0},
+                      {"optimizers", "numbers of optimizer states", "optimizer options", ""}},
+                     where);
       elements_ = detail::stored_elements<typename S::optimizer_states>(parameters.partition(), true);
       states_ = Buffer<std::byte>(parameters.memory(), Opt::states * elements_ * static_cast<std::int64_t>(sizeof(Master)),
                                   Purpose::optimizer_states);
@@ -99,13 +116,15 @@ public:
 
   /// The whole step: `parameters.reduce(step_options)`, `apply`, `parameters.publish()`. Enqueued; the host waits for nothing.
   /// @returns a handle whose `wait()` gives norm, clipping coefficient and whether the step was applied, equal on all ranks.
-  /// @throws UsageError if a pass, gradients or weights are still open, a pass was abandoned, or the parameters are others than at construction.
+  /// @throws UsageError if a pass, gradients or weights are still open, a pass was abandoned, the parameters are others than at construction,
+  /// or options are invalid.
   /// @par Communication
   /// That of `reduce` and `publish`.
   template <class Parameters>
   Decision<typename Parameters::Device> step(Parameters& parameters, StepOptions const& step_options = {},
                                              SourceLocation where = SourceLocation::current()) {
     check_same(parameters, where);
+    check_options(parameters, where);
     auto const decision = parameters.reduce(step_options, where);
     apply(parameters, decision, where);
     parameters.publish(where);
@@ -114,7 +133,9 @@ public:
 
   /// Updates masters, states and parameters of this rank's part, if the decision says so; between `reduce` and `publish`. Every optimizer that
   /// is applied updates every trainable parameter.
-  /// @throws UsageError without `reduce` before it, or if the parameters are others than at construction.
+  /// @param decision  What `reduce` returned in this step.
+  /// @throws UsageError without `reduce` before it, with another decision, or one that this optimizer has followed already, if the parameters are others than at construction, or if the
+  /// optimizer calls its options invalid.
   /// @par Communication
   /// None, except where gradients accumulate Sharded and states are Replicated: an all-gather of each segment's gradient.
   template <class Parameters>
@@ -124,27 +145,36 @@ public:
     using Master = typename Parameters::master;
     using Device = typename Parameters::Device;
     auto& engine = parameters.engine();
-    engine.check_reduced("apply", where);
+    check_options(parameters, where);
+    engine.begin_apply(decision, applied_, detail::options_hash(options_), where);
+    applied_ = decision.number();
     auto* const update = reinterpret_cast<UpdateState<Opt>*>(update_.data());
     auto const compute = engine.streams().compute();
     Device::run(compute, detail::AdvanceUpdate<Opt>{update, options_, decision.state()});
     for (SegmentId segment : parameters.partition().segments()) {
       if (!parameters.partition().segment(segment).trainable) continue;
-      auto const* const gradient = engine.gradients().for_optimizer(segment);
+      auto const* const gradient = engine.gradients().for_optimizer(segment, where);
       auto const masters = engine.storage().masters(segment);
       Master* const states = reinterpret_cast<Master*>(states_.data()) + engine.storage().state_offset(segment);
       auto const elements = static_cast<std::int64_t>(masters.storage().size());
-      enqueue_step<Parameters>(compute, decision.state(), update, masters.data(), gradient, states, engine.storage().parameters(segment), 0,
+      enqueue_step<Parameters>(compute, decision.state(), update, masters.data(), gradient, states, engine.storage().parameters(segment),
                                elements);
     }
   }
 
   /// This rank's part of the k-th state of a trainable segment, placed as the masters are.
-  /// @param k  0 <= k < Opt::states, unchecked.
+  /// @param k  0 <= k < Opt::states
+  /// @throws LayoutError for an unknown segment; UsageError for a frozen one, another k, or if the parameters are others than at construction.
   template <class Parameters>
-  [[nodiscard]] TensorRef<typename Parameters::master, typename S::optimizer_states> state(Parameters& parameters, SegmentId segment,
-                                                                                           int k) {
+  [[nodiscard]] TensorRef<typename Parameters::master, typename S::optimizer_states> state(
+      Parameters& parameters, SegmentId segment, int k, SourceLocation where = SourceLocation::current()) {
     using Master = typename Parameters::master;
+    check_same(parameters, where);
+    parameters.engine().check_trainable(segment, "state", where);
+    if (k < 0 || k >= Opt::states) {
+      parameters.engine().fail("state: the optimizer has " + std::to_string(Opt::states) + " states, and no number " + std::to_string(k),
+                               where);
+    }
     auto& storage = parameters.engine().storage();
     return {reinterpret_cast<Master*>(states_.data()) + k * elements_ + storage.state_offset(segment), storage.geometry(segment)};
   }
@@ -153,34 +183,41 @@ private:
   template <class Parameters>
   void check_same(Parameters& parameters, SourceLocation where) const {
     if (parameters_ != static_cast<void*>(&parameters)) {
-      throw UsageError("step: the optimizer was made for other parameters", where, parameters.group().rank());
+      throw UsageError("the optimizer was made for other parameters", where, parameters.group().rank());
     }
   }
 
-  /// Steps the elements [begin, end) of a segment's masters. Where masters are a copy, what this rank stores of the parameters is rounded from
+  template <class Parameters>
+  void check_options(Parameters& parameters, SourceLocation where) const {
+    if (char const* const what = detail::invalid_options(options_)) {
+      parameters.engine().fail(std::string("the optimizer's options: ") + what, where);
+    }
+  }
+
+  /// Steps a segment's masters. Where masters are a copy, what this rank stores of the parameters is rounded from
   /// them: all of it where both are placed alike, the own part where only parameters are Sharded.
   template <class Parameters, class Stream, class Master, class Gradient, class Stored>
   void enqueue_step(Stream stream, StepState const* decision, UpdateState<Opt> const* update, Master* master, Gradient const* gradient,
-                    Master* states, Stored stored, std::int64_t begin, std::int64_t end) {
+                    Master* states, Stored stored, std::int64_t elements) {
     using P = typename Parameters::precision;
     using Element = typename Parameters::parameter;
     using Step = detail::OptimizerStep<Opt, Master, Gradient, Element>;
     auto const enqueue = [&](std::int64_t from, std::int64_t to, Element* parameter) {
       if (from == to) return;
-      Step step{decision, update, to - from, master + from, gradient + from, parameter, {}};
+      Step step{decision, update, master + from, gradient + from, parameter, {}};
       for (int k = 0; k < Opt::states; ++k) step.states[k] = states + k * elements_ + from;
-      Parameters::Device::run(stream, step);
+      Parameters::Device::for_each(stream, to - from, step);
     };
     if constexpr (!detail::separate_masters<S, P>) {
-      enqueue(begin, end, nullptr);
+      enqueue(0, elements, nullptr);
     } else if constexpr (std::is_same_v<typename S::parameters, Sharded> && !std::is_same_v<typename S::optimizer_states, Sharded>) {
       std::int64_t const own_begin = stored.geometry().shard_begin();
       std::int64_t const own_end = own_begin + stored.geometry().shard_elements;
-      enqueue(begin, own_begin, nullptr);
+      enqueue(0, own_begin, nullptr);
       enqueue(own_begin, own_end, stored.data());
-      enqueue(own_end, end, nullptr);
+      enqueue(own_end, elements, nullptr);
     } else {
-      enqueue(begin, end, in_place<typename S::optimizer_states>(stored).data());
+      enqueue(0, elements, in_place<typename S::optimizer_states>(stored).data());
     }
   }
 
@@ -189,6 +226,7 @@ private:
   void (*settle_)(void* parameters, bool unwinding) noexcept;
   int exceptions_ = std::uncaught_exceptions();
   std::int64_t elements_ = 0;
+  std::int64_t applied_ = 0;  // the number of the decision that was followed last
   Buffer<std::byte> states_;
   Buffer<std::byte> update_;
 };

@@ -3,10 +3,13 @@
 /// @file
 /// A model's parameters, gradients and masters over a group of ranks, at one stage: the centre of a training loop.
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <zero/comm/communicator.hpp>
 #include <zero/comm/operations.hpp>
@@ -40,14 +43,17 @@ class GatheredModel {
 public:
   using parameter = typename Engine::parameter;
 
-  explicit GatheredModel(Engine& engine) : engine_(&engine) { engine.hold_all(); }
+  GatheredModel(Engine& engine, SourceLocation where) : engine_(&engine) { engine.hold_all(where); }
   GatheredModel(GatheredModel const&) = delete;
   GatheredModel& operator=(GatheredModel const&) = delete;
   ~GatheredModel() { engine_->let_go_of_all(); }
 
-  /// The weights of a unit.
-  [[nodiscard]] UnitView<parameter const> operator[](Unit unit) const { return engine_->weights().view(unit); }
-  /// A parameter, whole.
+  /// The weights of a unit. @throws LayoutError for an unknown one.
+  [[nodiscard]] UnitView<parameter const> operator[](Unit unit) const {
+    static_cast<void>(engine_->layout().parameters(unit));
+    return engine_->weights().view(unit);
+  }
+  /// A parameter, whole. @throws LayoutError for an unknown one.
   [[nodiscard]] std::span<parameter const> operator[](ParameterId id) const {
     auto const view = engine_->weights().view(engine_->layout().unit(id));
     return {view.data(id), static_cast<std::size_t>(engine_->layout().elements(id))};
@@ -96,15 +102,23 @@ public:
   /// Sets all parameters. Each rank computes what it holds; a value depends on the seed, the parameter's name and the element's index in it, on
   /// nothing else.
   /// @param initial  Gives the `InitialValue` of a parameter; called on this thread, once for each in the order of the layout. Equal on all ranks.
+  /// @throws UsageError if a pass or weights are open.
   /// @par Communication
   /// None.
   /// @par Stream order
   /// Enqueued on the compute stream.
   template <class F>
     requires std::is_invocable_r_v<InitialValue, F&, ParameterId>
-  void initialize(std::uint64_t seed, F&& initial) {
+  void initialize(std::uint64_t seed, F&& initial, SourceLocation where = SourceLocation::current()) {
     std::vector<InitialValue> values;
-    for (ParameterId id : layout().parameters()) values.push_back(initial(id));
+    Hasher contents;
+    contents.add(seed);
+    for (ParameterId id : layout().parameters()) {
+      InitialValue const& value = values.emplace_back(initial(id));
+      contents.add(static_cast<std::uint64_t>(value.kind)).add(std::uint64_t{std::bit_cast<std::uint32_t>(value.a)});
+      contents.add(std::uint64_t{std::bit_cast<std::uint32_t>(value.b)});
+    }
+    engine_.begin_change(Label{Subject::parameters}, "initialize", contents.value(), where);
     for (SegmentId segment : partition().segments()) {
       for_held(segment, [&]<class T>(ParameterId id, T* to, std::int64_t first, std::int64_t count) {
         std::uint64_t const key = initial_key(seed, Hasher{}.add(layout().name(id)).value());
@@ -116,7 +130,7 @@ public:
 
   /// Sets one parameter from the whole of its values, the same on all ranks. Waits until they are copied.
   /// @param values  [elements of the parameter]
-  /// @throws UsageError if the size is another.
+  /// @throws UsageError if the size is another, or a pass or weights are open; LayoutError for an unknown parameter.
   /// @par Communication
   /// None.
   void assign(ParameterId id, std::span<master const> values, SourceLocation where = SourceLocation::current()) {
@@ -125,19 +139,24 @@ public:
                        " elements, not " + std::to_string(values.size()),
                    where);
     }
+    std::uint64_t contents = 0;
+    if constexpr (Performs<Group, Announce>) {
+      contents = Hasher{}.add(std::string_view(reinterpret_cast<char const*>(values.data()), values.size_bytes())).value();
+    }
+    engine_.begin_change(Label{Subject::parameters, to_index(id)}, "assign", contents, where);
     for_held(partition().segment_of(id), [&]<class T>(ParameterId other, T* to, std::int64_t first, std::int64_t count) {
-      if (other == id) Device::for_each(engine_.streams().compute(), count, detail::WriteValues<T, master>{to, values.data() + first});
+      if (other == id) detail::copy_rounded<Device>(engine_.streams().compute(), to, values.data() + first, count);
     });
     Device::synchronize(engine_.streams().compute());
   }
 
   /// A forward and backward over one micro-batch.
-  /// @throws UsageError if another pass is open or was abandoned, or one was declared the last before the step.
+  /// @throws UsageError if another pass is open or was abandoned, one was declared the last before the step, or a step is under way.
   [[nodiscard]] TrainingPass<Engine> training_pass(TrainingPassOptions options = {}, SourceLocation where = SourceLocation::current()) {
     return {engine_, options, where};
   }
   /// A forward only.
-  /// @throws UsageError if another pass is open or was abandoned.
+  /// @throws UsageError if another pass is open or was abandoned, or a step is under way.
   [[nodiscard]] InferencePass<Engine> inference_pass(SourceLocation where = SourceLocation::current()) { return {engine_, where}; }
 
   /// The whole model on every rank, until the result is destroyed: for code that only one rank runs afterwards.
@@ -147,7 +166,8 @@ public:
   /// Where parameters are Sharded, all of them under `gathered`.
   /// @par Stream order
   /// The weights are ready in the order of the compute stream.
-  [[nodiscard]] GatheredModel<Engine> gather_all() { return GatheredModel<Engine>(engine_); }
+  /// @throws UsageError between `reduce` and `publish`; MemoryError.
+  [[nodiscard]] GatheredModel<Engine> gather_all(SourceLocation where = SourceLocation::current()) { return {engine_, where}; }
 
   /// Rule 3 and the decision: gradients become the optimizer's placement, are measured, and the step is decided, equally on all ranks. Enqueued;
   /// the host waits for nothing.
@@ -165,22 +185,34 @@ public:
   /// An all-gather of each trainable segment where states are Sharded and parameters Replicated.
   void publish(SourceLocation where = SourceLocation::current()) { engine_.publish(where); }
 
-  /// Forgets all gradients since the last step, and an abandoned pass. All ranks call it. Scopes of gradients must be gone before: one that is
-  /// destroyed later abandons training again.
-  /// @throws UsageError if a pass is open.
+  /// Forgets all gradients since the last step, and an abandoned pass. All ranks call it. Scopes of gradients that are still there become
+  /// useless: they cannot be handed over any more.
+  /// @throws UsageError if a pass is open, or between `apply` and `publish`.
   /// @par Communication
   /// None.
   void discard_gradients(SourceLocation where = SourceLocation::current()) { engine_.discard_gradients(where); }
 
   /// What this rank stores of a segment's parameters. Gaps between parameters, which begin at aligned places, hold nothing in particular:
   /// `partition().pieces` names the runs that are parameters. The same goes for masters, gradients and optimizer states.
-  [[nodiscard]] TensorRef<parameter const, typename S::parameters> stored(SegmentId segment) {
+  /// @throws LayoutError for an unknown segment.
+  [[nodiscard]] TensorRef<parameter const, typename S::parameters> stored(SegmentId segment,
+                                                                          SourceLocation where = SourceLocation::current()) {
+    static_cast<void>(partition().segment(segment, where));
     return engine_.storage().parameters(segment);
   }
   /// The masters of a trainable segment: what the optimizer updates.
-  [[nodiscard]] TensorRef<master, typename S::optimizer_states> masters(SegmentId segment) { return engine_.storage().masters(segment); }
+  /// @throws LayoutError for an unknown segment; UsageError for a frozen one.
+  [[nodiscard]] TensorRef<master, typename S::optimizer_states> masters(SegmentId segment,
+                                                                        SourceLocation where = SourceLocation::current()) {
+    engine_.check_trainable(segment, "masters", where);
+    return engine_.storage().masters(segment);
+  }
   /// The gradient of a trainable segment between `reduce` and `publish`: the sum over ranks and micro-batches, before any factor.
-  [[nodiscard]] TensorRef<accumulator const, typename detail::GradientRules<S, P>::Reduced> reduced_gradient(SegmentId segment) {
+  /// @throws LayoutError for an unknown segment; UsageError for a frozen one, or at another time.
+  [[nodiscard]] TensorRef<accumulator const, typename detail::GradientRules<S, P>::Reduced> reduced_gradient(
+      SegmentId segment, SourceLocation where = SourceLocation::current()) {
+    engine_.check_reduced("reduced_gradient", where);
+    engine_.check_trainable(segment, "reduced_gradient", where);
     return engine_.gradients().reduced(segment);
   }
 
@@ -216,7 +248,10 @@ template <class S, class P, class Group>
                                     MemoryResource& memory, ParametersOptions options = {},
                                     SourceLocation where = SourceLocation::current()) {
   static_assert(check_stage<S>());
-  static_assert(PrecisionPolicy<P>, "zero: a precision names five real element types: parameter, gradient, wire, accumulator and master");
+  static_assert(
+      PrecisionPolicy<P>,
+      "zero: a precision names five real element types: parameter, gradient, wire, accumulator and master, of which the accumulator "
+      "holds every value of the gradient and of the wire");
   static_assert(check_communicator<Group>());
   if constexpr (Stage<S> && PrecisionPolicy<P> && Communicator<Group>) {
     static_assert(GathersAll<Group, typename P::parameter> && GathersAll<Group, typename P::accumulator> &&

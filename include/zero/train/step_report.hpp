@@ -35,8 +35,8 @@ struct StepOptions {
 struct StepReport {
   double norm = -1;                ///< L2 norm of the gradient after its factors, before clipping; -1 where it was not measured.
   double coefficient = 1;          ///< What clipping multiplied the gradient with; 0 where the step was skipped.
-  bool applied = false;            ///< Whether parameters and states were changed.
-  std::int64_t applied_steps = 0;  ///< Steps that were applied so far.
+  bool applied = false;            ///< Whether the step was decided to be applied: what optimizers do that follow it.
+  std::int64_t applied_steps = 0;  ///< Steps so far of which that is true.
   std::int64_t skipped_steps = 0;  ///< Steps that were skipped so far.
 };
 
@@ -49,8 +49,9 @@ public:
   static constexpr int kept = detail::decisions_kept;
 
   Decision() = default;
-  Decision(StepState const* state, typename Device::Event ready, std::int64_t const* latest, std::int64_t number) noexcept
-      : state_(state), ready_(ready), latest_(latest), number_(number) {}
+  Decision(StepState const* state, StepState const* report, typename Device::Event ready, std::int64_t const* latest,
+           std::int64_t number) noexcept
+      : state_(state), report_(report), ready_(ready), latest_(latest), number_(number) {}
 
   /// Waits until the decision is made, and returns it.
   /// @throws UsageError for an empty handle, or one after which `kept` or more steps were decided; CommunicationError where a peer failed.
@@ -58,13 +59,16 @@ public:
     if (state_ == nullptr) throw UsageError("wait: this is the report of no step", where);
     if (*latest_ - number_ >= kept) throw UsageError("wait: this step's report was overwritten by later steps", where);
     Device::synchronize(ready_);
-    return {state_->norm, state_->coefficient, state_->apply != 0, state_->applied_steps, state_->skipped_steps};
+    return {report_->norm, report_->coefficient, report_->apply != 0, report_->applied_steps, report_->skipped_steps};
   }
+  /// Which decision of its parameters it is, from 1 on; 0 for an empty handle.
+  [[nodiscard]] std::int64_t number() const noexcept { return number_; }
   /// Where the decision lies, in the device's memory: for kernels that read it.
   [[nodiscard]] StepState const* state() const noexcept { return state_; }
 
 private:
   StepState const* state_ = nullptr;
+  StepState const* report_ = nullptr;
   typename Device::Event ready_{};
   std::int64_t const* latest_ = nullptr;
   std::int64_t number_ = 0;

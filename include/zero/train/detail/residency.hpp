@@ -11,6 +11,7 @@
 
 #include <zero/comm/communicator.hpp>
 #include <zero/comm/operations.hpp>
+#include <zero/core/error.hpp>
 #include <zero/device/memory.hpp>
 #include <zero/layout/partition.hpp>
 #include <zero/tensor/conversion.hpp>
@@ -63,7 +64,8 @@ private:
 };
 
 /// Gathers segments when a unit is used, and keeps each until the last scope that needs it, and within a forward or a backward the last unit
-/// that is declared to use it, has let go of it. Where parameters are Replicated, or there is one rank, it hands out views and does nothing.
+/// that is declared to use it, has let go of it. Where parameters are Replicated, or there is one rank, it hands out views and does nothing;
+/// but under a communicator that compares ranks it announces, at every stage, what it would gather where parameters are Sharded.
 template <Stage S, PrecisionPolicy P, class Group>
 class Residency {
 public:
@@ -79,12 +81,12 @@ public:
         streams_(&streams),
         pool_(memory, Purpose::gathered),
         tables_(partition.layout()),
-        uses_(partition),
+        rule_(partition),
         segments_(static_cast<std::size_t>(partition.segment_count())),
         open_(static_cast<std::size_t>(partition.layout().unit_count()), 0),
-        gathers_(Rule::communicates && group.size() > 1),
+        follows_((Rule::communicates || Performs<Group, Announce>)&&group.size() > 1),
         poison_(poison) {
-    if (gathers_) return;
+    if (gathers()) return;
     for (Unit unit : partition.layout().units()) {
       for (SegmentId segment : partition.segments(unit)) tables_.set(partition, unit, segment, storage.parameters(segment).data());
     }
@@ -92,33 +94,31 @@ public:
 
   [[nodiscard]] UnitView<parameter const> view(Unit unit) const noexcept { return tables_.view(unit); }
 
-  void acquire(Unit unit) {
-    if (gathers_) {
+  void acquire(Unit unit, SourceLocation where) {
+    if (follows_) {
       auto const segments = partition_->segments(unit);
       std::size_t taken = 0;
       try {
         bool missing = false;
         for (; taken < segments.size(); ++taken) {
+          if (rule_.resident(segments[taken])) continue;
           State& s = state(segments[taken]);
-          if (s.slot == PoolShape::none) {
-            s.slot = pool_.acquire(partition_->segment(segments[taken]).padded_elements);
-            s.empty = true;
-            missing = true;
-          }
+          if (gathers()) s.slot = pool_.acquire(partition_->segment(segments[taken]).padded_elements);
+          s.missing = true;
+          missing = true;
         }
-        if (missing) gather(segments);
+        if (missing) gather(segments, where);
       } catch (...) {
         for (std::size_t i = 0; i < taken; ++i) {
-          if (State& s = state(segments[i]); s.empty) {
-            pool_.release(s.slot);
-            s = State{};
-          }
+          State& s = state(segments[i]);
+          if (s.missing && gathers()) pool_.release(s.slot);
+          s.missing = false;
         }
         throw;
       }
       for (SegmentId segment : segments) {
-        tables_.set(*partition_, unit, segment, pool_.data(state(segment).slot));
-        ++state(segment).open;
+        if (gathers()) tables_.set(*partition_, unit, segment, pool_.data(state(segment).slot));
+        rule_.open(segment);
       }
     }
     ++open_[static_cast<std::size_t>(to_index(unit))];
@@ -127,19 +127,16 @@ public:
   // NOLINTNEXTLINE(bugprone-exception-escape): only an unknown unit would throw, and a scope holds a known one
   void release(Unit unit) noexcept {
     --open_[static_cast<std::size_t>(to_index(unit))];
-    if (!gathers_) return;
+    if (!follows_) return;
     for (SegmentId segment : partition_->segments(unit)) {
-      bool const phase_over = uses_.mark(segment, unit);
-      if (phase_over) state(segment).wanted = false;
-      if (--state(segment).open == 0 && !state(segment).wanted) let_go(segment);
+      if (rule_.close(segment, unit)) let_go(segment);
     }
   }
 
   /// The end of a pass: nothing is kept for a later use any more.
   void end_phase() noexcept {
     for (SegmentId segment : partition_->segments()) {
-      state(segment).wanted = false;
-      if (state(segment).slot != PoolShape::none && state(segment).open == 0) let_go(segment);
+      if (rule_.end_phase(segment)) let_go(segment);
     }
   }
 
@@ -153,47 +150,58 @@ public:
 
 private:
   struct State {
-    int slot = PoolShape::none;
-    std::int32_t open = 0;  // scopes that hold the segment
-    bool empty = false;     // it has a buffer that nothing was gathered into yet
-    bool wanted = false;    // a declared use is still to come in this phase
+    int slot = PoolShape::none;  // where the segment is, if it is resident
+    bool missing = false;        // it is being made resident
   };
 
   [[nodiscard]] State& state(SegmentId id) noexcept { return segments_[static_cast<std::size_t>(to_index(id))]; }
 
-  /// Gathers those of the segments that have a buffer and nothing in it.
-  void gather(std::span<SegmentId const> segments) {
+  [[nodiscard]] bool gathers() const noexcept { return Rule::communicates && follows_; }
+
+  /// Gathers those of the segments that are missing, or only announces them.
+  void gather(std::span<SegmentId const> segments, [[maybe_unused]] SourceLocation where) {
+    if constexpr (Rule::communicates) {
+      gather_missing(segments, where);
+    } else if constexpr (Performs<Group, Announce>) {
+      for (SegmentId segment : segments) {
+        if (!state(segment).missing) continue;
+        Label const label{Subject::parameters, to_index(segment)};
+        enqueue_at(*group_, streams_->communication(), Announce{.label = label, .text = "gather of a segment"}, where);
+      }
+    }
+    for (SegmentId segment : segments) {
+      if (!state(segment).missing) continue;
+      state(segment).missing = false;
+      rule_.enter(segment);
+    }
+  }
+
+  void gather_missing(std::span<SegmentId const> segments, SourceLocation where) {
     // After the last writers of the shards and the last readers of the buffers, all of which compute.
     streams_->communication_after_compute(WaitId::gather_after_compute);
     group_->group(streams_->communication(), [&] {
       for (SegmentId segment : segments) {
-        if (!state(segment).empty) continue;
+        if (!state(segment).missing) continue;
         auto const shard = storage_->parameters(segment);
         convert_into(*group_, streams_->communication(), shard,
                      TensorRef<parameter, Replicated>{pool_.data(state(segment).slot), shard.geometry()},
-                     Label{Subject::parameters, to_index(segment)});
+                     Label{Subject::parameters, to_index(segment)}, 1.0f, where);
       }
     });
     streams_->compute_after_communication(WaitId::use_after_gather);
-    for (SegmentId segment : segments) {
-      if (!state(segment).empty) continue;
-      state(segment).empty = false;
-      state(segment).wanted = true;
-      uses_.clear(segment);
-    }
   }
 
   void let_go(SegmentId segment) noexcept {
-    State& s = state(segment);
+    rule_.leave(segment);
+    if (!gathers()) return;
+    int const slot = state(segment).slot;
     if (poison_) {
       try {
-        Device::fill(streams_->compute(), pool_.data(s.slot), pool_.elements(s.slot), poison_value<parameter>());
+        Device::fill(streams_->compute(), pool_.data(slot), pool_.elements(slot), poison_value<parameter>());
       } catch (...) {  // the stream has failed: whoever waits for it gets the cause
       }
     }
-    pool_.release(s.slot);
-    s.slot = PoolShape::none;
-    uses_.clear(segment);
+    pool_.release(slot);
   }
 
   Partition const* partition_;
@@ -202,10 +210,10 @@ private:
   StreamPair<Device> const* streams_;
   BufferPool<parameter, Device> pool_;
   PointerTables<parameter const> tables_;
-  UseTracker uses_;
+  ResidencyRule rule_;
   std::vector<State> segments_;
   std::vector<std::int32_t> open_;
-  bool gathers_;
+  bool follows_;
   bool poison_;
 };
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -17,6 +18,7 @@
 #include <zero/device/memory.hpp>
 #include <zero/device/streams.hpp>
 #include <zero/layout/partition.hpp>
+#include <zero/train/arithmetic.hpp>
 #include <zero/train/detail/compare_ranks.hpp>
 #include <zero/train/detail/control_layout.hpp>
 #include <zero/train/detail/gradient_flow.hpp>
@@ -64,9 +66,11 @@ public:
         memory_(&memory),
         streams_(streams),
         control_(memory, control_bytes<accumulator>(group.size()), Purpose::control),
-        compared_(compare({{static_cast<std::int64_t>(partition_.hash()), static_cast<std::int64_t>(stage_hash<S, P>()),
+        compared_(check_memory(where) &&
+                  compare({{static_cast<std::int64_t>(partition_.hash()), static_cast<std::int64_t>(stage_hash<S, P>()),
                             static_cast<std::int64_t>(options_hash), 0},
-                           {"layouts", "stages or element types", "options", ""}})),
+                           {"layouts", "stages or element types", "options", ""}},
+                          where)),
         storage_(partition_, group.rank(), memory),
         weights_(partition_, storage_, group, streams_, memory, poison),
         gradients_(partition_, storage_, group, streams_, memory, poison),
@@ -100,34 +104,46 @@ public:
   [[nodiscard]] GradientFlow<S, P, Group>& gradients() noexcept { return gradients_; }
   [[nodiscard]] StepDecider<Group, accumulator>& decider() noexcept { return decider_; }
 
+  /// Throws where the device cannot use the resource's memory.
+  bool check_memory(SourceLocation where) const {
+    Device::check_memory(control_.data(), where);
+    return true;
+  }
+
   /// Collective: throws MismatchError on every rank where the ranks differ.
-  bool compare(StartRecord const& own) {
-    compare_ranks(*group_, streams_, control_.data() + decision_bytes<accumulator>, own);
+  bool compare(StartRecord const& own, SourceLocation where) {
+    compare_ranks(*group_, streams_, control_.data() + decision_bytes<accumulator>, own, where);
     return true;
   }
 
   // Passes.
 
-  void begin_pass(PassKind kind, bool last, SourceLocation where) {
+  /// @returns the pass's number: what is made in it is of use only while it is the open one.
+  [[nodiscard]] std::uint64_t begin_pass(PassKind kind, bool last, SourceLocation where) {
     check_not_abandoned("a new pass", where);
     if (kind_ != PassKind::none) fail("a new pass: the one before is still open", where);
-    if (kind == PassKind::training && reduced_) fail("a new training pass: publish() has not ended the step yet", where);
+    if (reduced_) fail("a new pass: publish() has not ended the step yet", where);
     if (kind == PassKind::training && last_seen_) fail("a new training pass: the one before was declared the last before the step", where);
-    announce(Label{Subject::control}, kind == PassKind::inference ? "inference pass" : last ? "last training pass" : "training pass");
+    announce(Label{Subject::control},
+             kind == PassKind::inference ? "inference pass"
+             : last                      ? "last training pass"
+                                         : "training pass",
+             where);
     kind_ = kind;
     last_ = last;
+    return ++pass_;
   }
 
-  void finish_pass(SourceLocation where) {
+  void finish_pass(std::uint64_t pass, SourceLocation where) {
+    check_open(pass, "finish", where);
+    if (std::int32_t const unit = gradients_.open_unit(); unit >= 0) {
+      fail("finish: the gradients of unit '" + name(static_cast<Unit>(unit)) + "' were not handed over", where);
+    }
     kind_ = PassKind::none;
     weights_.end_phase();
     check_not_abandoned("finish", where);
-    if (std::int32_t const unit = gradients_.open_unit(); unit >= 0) {
-      abandoned_ = "the gradients of unit '" + name(static_cast<Unit>(unit)) + "' were not handed over";
-      check_not_abandoned("finish", where);
-    }
-    announce(Label{Subject::control}, "finish");
-    gradients_.end_pass(last_);
+    announce(Label{Subject::control}, "finish", where);
+    gradients_.end_pass(last_, where);
     last_seen_ = last_seen_ || last_;
   }
 
@@ -144,12 +160,12 @@ public:
 
   // Weights.
 
-  [[nodiscard]] auto gather(Unit unit, SourceLocation where) {
+  [[nodiscard]] auto gather(std::uint64_t pass, Unit unit, SourceLocation where) {
+    check_open(pass, "gather", where);
     check_unit(unit, where);
-    announce(Label{Subject::parameters, to_index(unit)}, "gather");
-    // A communicator that compares ranks gets scopes at every stage: weights that are still in use at the step are found at Stage0 too.
-    if constexpr (Conversion<typename S::parameters, Replicated>::communicates || Performs<Group, Announce>) {
-      weights_.acquire(unit);
+    announce(Label{Subject::parameters, to_index(unit)}, "gather", where);
+    if constexpr (scoped) {
+      weights_.acquire(unit, where);
       return GatheredUnit<TrainingEngine>(*this, weights_.view(unit));
     } else {
       return weights_.view(unit);
@@ -157,13 +173,14 @@ public:
   }
   void release_weights(Unit unit) noexcept { weights_.release(unit); }
 
-  void hold_all() {
-    announce(Label{Subject::parameters}, "gather all");
-    if constexpr (Conversion<typename S::parameters, Replicated>::communicates) {
+  void hold_all(SourceLocation where) {
+    if (reduced_) fail("gather_all: publish() has not ended the step yet", where);
+    announce(Label{Subject::parameters}, "gather all", where);
+    if constexpr (scoped) {
       std::int32_t held = 0;
       try {
         for (Unit unit : layout().units()) {
-          weights_.acquire(unit);
+          weights_.acquire(unit, where);
           ++held;
         }
       } catch (...) {
@@ -176,26 +193,33 @@ public:
 
   // Gradients.
 
-  [[nodiscard]] Gradients<TrainingEngine> open_gradients(Unit unit, bool zeroed, SourceLocation where) {
+  [[nodiscard]] Gradients<TrainingEngine> open_gradients(std::uint64_t pass, Unit unit, bool zeroed, SourceLocation where) {
+    check_open(pass, "gradients", where);
     check_unit(unit, where);
     gradients_.open(unit, zeroed, where);
-    return {*this, gradients_.view(unit)};
+    return {*this, pass, gradients_.view(unit)};
   }
-  void hand_over_gradients(Unit unit) {
-    announce(Label{Subject::gradients, to_index(unit)}, "hand-over");
-    gradients_.hand_over(unit, last_);
+  void hand_over_gradients(std::uint64_t pass, Unit unit, SourceLocation where) {
+    check_open(pass, "hand_over", where);
+    announce(Label{Subject::gradients, to_index(unit)}, "hand-over", where);
+    gradients_.hand_over(unit, last_, where);
   }
-  void abandon_gradients(Unit unit, bool unwinding) noexcept {
+  void abandon_gradients(std::uint64_t pass, Unit unit, bool unwinding) noexcept {
+    if (pass != pass_) return;  // they were discarded
     gradients_.close(unit);
     abandon(unit, unwinding);
   }
-  [[nodiscard]] bool first_use_of_gradient(Unit unit, ParameterId id) const { return gradients_.first_use(unit, id); }
+  [[nodiscard]] bool first_use_of_gradient(Unit unit, ParameterId id, SourceLocation where) const {
+    return gradients_.first_use(unit, id, where);
+  }
 
   /// Forgets what was accumulated since the last step, and an abandoned pass.
   void discard_gradients(SourceLocation where) {
     if (kind_ != PassKind::none) fail("discard_gradients: a pass is open", where);
-    announce(Label{Subject::control}, "discard gradients");
+    if (applied_) fail("discard_gradients: the step was applied, and publish() has not ended it yet", where);
+    announce(Label{Subject::control}, "discard gradients", where);
     gradients_.discard();
+    ++pass_;
     abandoned_.clear();
     is_abandoned_ = false;
     last_seen_ = false;
@@ -211,23 +235,39 @@ public:
     if (std::int32_t const unit = weights_.open_unit(); unit >= 0) {
       fail("a step: the weights of unit '" + name(static_cast<Unit>(unit)) + "' are still in use", where);
     }
-    if (!(options.max_norm >= 0) || options.micro_batches < 1 || !(options.loss_scale > 0)) {
-      fail("a step: max_norm must not be negative, micro_batches and loss_scale must be positive", where);
+    if (!(options.max_norm >= 0)) fail("a step: max_norm is " + std::to_string(options.max_norm) + "; it must not be negative", where);
+    if (options.micro_batches < 1)
+      fail("a step: micro_batches is " + std::to_string(options.micro_batches) + "; it must be positive", where);
+    if (!(options.loss_scale > 0) || !is_finite(options.loss_scale)) {
+      fail("a step: loss_scale is " + std::to_string(options.loss_scale) + "; it must be positive and finite", where);
     }
-    announce(Label{Subject::control, options_hash(options)}, "step (index: hash of options)");
-    gradients_.reduce();
+    announce(Label{Subject::control, index(options_hash(options))}, "step (index: hash of options)", where);
+    gradients_.reduce(where);
     reduced_ = true;
-    return decider_.decide(options, static_cast<double>(gradients_.wire_factor()),
-                           [this](SegmentId segment) { return in_place<Sharded>(gradients_.reduced(segment)).data(); });
+    return decider_.decide(
+        options, static_cast<double>(gradients_.wire_factor()), static_cast<double>(std::numeric_limits<master>::max()),
+        [this](SegmentId segment) { return in_place<Sharded>(gradients_.reduced(segment)).data(); }, where);
   }
 
   void check_reduced(char const* call, SourceLocation where) const {
     if (!reduced_) fail(std::string(call) + ": there was no reduce() in this step", where);
   }
 
+  /// Every optimizer calls it before it updates anything.
+  /// @param followed  number of the decision that the optimizer followed last
+  /// @param options   hash of the optimizer's options
+  void begin_apply(Decision<Device> const& decision, std::int64_t followed, std::uint64_t options, SourceLocation where) {
+    check_reduced("apply", where);
+    if (!decider_.is_latest(decision))
+      fail("apply: this decision is not the one that reduce() made in this step of these parameters", where);
+    if (decision.number() == followed) fail("apply: this optimizer has already followed this decision", where);
+    announce(Label{Subject::control, index(options)}, "apply (index: hash of options)", where);
+    applied_ = true;
+  }
+
   void publish(SourceLocation where) {
     check_reduced("publish", where);
-    announce(Label{Subject::control}, "publish");
+    announce(Label{Subject::control}, "publish", where);
     using Rule = Conversion<typename S::optimizer_states, typename S::parameters>;
     if constexpr (Rule::communicates) {
       streams_.communication_after_compute(WaitId::publish_after_update);
@@ -236,27 +276,53 @@ public:
           if (!partition_.segment(segment).trainable) continue;
           auto const all = storage_.parameters(segment);
           convert_into(*group_, streams_.communication(), in_place<typename S::optimizer_states>(all), all,
-                       Label{Subject::parameters, to_index(segment)});
+                       Label{Subject::parameters, to_index(segment)}, 1.0f, where);
         }
       });
       streams_.compute_after_communication(WaitId::use_after_publish);
     }
     gradients_.reset();
     reduced_ = false;
+    applied_ = false;
     last_seen_ = false;
+  }
+
+  // Values that the caller sets or reads.
+
+  /// What a caller does before it changes parameters, whose old values nobody may have gathered. @param contents  hash of the new ones.
+  void begin_change(Label label, char const* call, std::uint64_t contents, SourceLocation where) {
+    if (kind_ != PassKind::none) fail(std::string(call) + ": a pass is open, in which the parameters must stay the same", where);
+    if (std::int32_t const unit = weights_.open_unit(); unit >= 0) {
+      fail(std::string(call) + ": the weights of unit '" + name(static_cast<Unit>(unit)) + "' are still in use", where);
+    }
+    announce(label, call, where);
+    announce(Label{Subject::control, index(contents)}, "values (index: their hash)", where);
+  }
+
+  /// Refuses unknown and frozen segments.
+  void check_trainable(SegmentId segment, char const* call, SourceLocation where) const {
+    if (partition_.segment(segment, where).trainable) return;
+    fail(std::string(call) + ": parameter '" + std::string(layout().name(partition_.parameters(segment).front())) + "' is frozen", where);
   }
 
   [[noreturn]] void fail(std::string const& what, SourceLocation where) const { throw UsageError(what, where, group_->rank()); }
 
 private:
+  // A communicator that compares ranks gets scopes at every stage: weights that are still in use at the step are found at Stage0 too.
+  static constexpr bool scoped = Conversion<typename S::parameters, Replicated>::communicates || Performs<Group, Announce>;
+
   void let_go_of(std::int32_t units) noexcept {
-    if constexpr (Conversion<typename S::parameters, Replicated>::communicates) {
+    if constexpr (scoped) {
       for (std::int32_t i = 0; i < units; ++i) weights_.release(static_cast<Unit>(i));
       if (kind_ == PassKind::none) weights_.end_phase();
     }
   }
 
   [[nodiscard]] std::string name(Unit unit) const { return std::string(layout().name(unit)); }
+
+  void check_open(std::uint64_t pass, char const* call, SourceLocation where) const {
+    if (kind_ == PassKind::none || pass != pass_) fail(std::string(call) + ": this pass has ended", where);
+  }
 
   void check_unit(Unit unit, SourceLocation where) const { static_cast<void>(layout().parameters(unit, where)); }
 
@@ -284,21 +350,25 @@ private:
     }
   }
 
+  /// A hash in a label, for ranks to compare.
+  [[nodiscard]] static std::int32_t index(std::uint64_t hash) noexcept { return static_cast<std::int32_t>(hash & 0x7fff'ffff); }
+
   /// A step whose options differ over the ranks would be decided differently.
-  [[nodiscard]] static std::int32_t options_hash(StepOptions const& options) noexcept {
-    auto const hash = Hasher{}
-                          .add(std::bit_cast<std::uint64_t>(options.max_norm))
-                          .add(std::bit_cast<std::uint64_t>(options.loss_scale))
-                          .add(static_cast<std::uint64_t>(options.micro_batches))
-                          .add(std::uint64_t{options.mean_over_ranks})
-                          .add(std::uint64_t{options.skip_non_finite})
-                          .value();
-    return static_cast<std::int32_t>(hash & 0x7fff'ffff);
+  [[nodiscard]] static std::uint64_t options_hash(StepOptions const& options) noexcept {
+    return Hasher{}
+        .add(std::bit_cast<std::uint64_t>(options.max_norm))
+        .add(std::bit_cast<std::uint64_t>(options.loss_scale))
+        .add(static_cast<std::uint64_t>(options.micro_batches))
+        .add(std::uint64_t{options.mean_over_ranks})
+        .add(std::uint64_t{options.skip_non_finite})
+        .value();
   }
 
   /// Where the communicator compares ranks, it does so here too, at every stage.
-  void announce(Label label, char const* text) {
-    if constexpr (Performs<Group, Announce>) group_->enqueue(streams_.communication(), Announce{.label = label, .text = text});
+  void announce([[maybe_unused]] Label label, [[maybe_unused]] char const* text, [[maybe_unused]] SourceLocation where) {
+    if constexpr (Performs<Group, Announce>) {
+      enqueue_at(*group_, streams_.communication(), Announce{.label = label, .text = text}, where);
+    }
   }
 
   Partition partition_;
@@ -313,10 +383,12 @@ private:
   StepDecider<Group, accumulator> decider_;
   std::string abandoned_;
   int exceptions_ = std::uncaught_exceptions();
+  std::uint64_t pass_ = 0;
   PassKind kind_ = PassKind::none;
   bool last_ = false;
   bool last_seen_ = false;
   bool reduced_ = false;
+  bool applied_ = false;
   bool is_abandoned_ = false;
 };
 

@@ -3,8 +3,10 @@
 /// @file
 /// Writes values into the parts of a parameter that a rank holds: from a generator, or from the caller's memory.
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 #include <zero/core/config.hpp>
 #include <zero/core/element.hpp>
@@ -26,13 +28,22 @@ struct WriteInitial {
   }
 };
 
-/// to[i] = from[i], rounded to T.
-template <Element T, Element Master>
-struct WriteValues {
-  T* to;
-  Master const* from;
-  ZERO_HOST_DEVICE void operator()(std::int64_t i) const { to[i] = element_cast<T>(from[i]); }
-};
+/// to[i] = from[i], rounded to T on the host, from where a device can only copy. `from` may go when the stream is synchronised.
+template <class Device, Element T, Element Master>
+void copy_rounded(typename Device::Stream stream, T* to, Master const* from, std::int64_t count) {
+  if constexpr (std::is_same_v<T, Master>) {
+    Device::copy(stream, to, from, count * static_cast<std::int64_t>(sizeof(T)));
+  } else {
+    constexpr std::int64_t most = 65536;
+    std::vector<T> rounded(static_cast<std::size_t>(count < most ? count : most));
+    for (std::int64_t begin = 0; begin < count; begin += most) {
+      std::int64_t const n = count - begin < most ? count - begin : most;
+      for (std::int64_t i = 0; i < n; ++i) rounded[static_cast<std::size_t>(i)] = element_cast<T>(from[begin + i]);
+      Device::copy(stream, to + begin, rounded.data(), n * static_cast<std::int64_t>(sizeof(T)));
+      Device::synchronize(stream);
+    }
+  }
+}
 
 /// Calls `f(id, to, first, count)` for each run of one parameter's elements in a tensor of that segment: `count` elements at `to`, the first of
 /// which is element `first` of the parameter.
