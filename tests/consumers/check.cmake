@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# cmake -DWAY=<folder> -DSOURCE=<repository> -DBUILD=<its build> -DWORK=<scratch> -DGENERATOR= -DCOMPILER= -P check.cmake
+# cmake -DWAY=<folder> [-DCUDA_WAY=package|folder] -DSOURCE=<repository> -DBUILD=<its build> -DWORK=<scratch> -DGENERATOR= -DCOMPILER= -P check.cmake
 
 cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE "${WORK}")
 set(options "-DZERO_SOURCE=${SOURCE}")
 
-if(WAY STREQUAL "find_package")
+if(WAY STREQUAL "find_package" OR CUDA_WAY STREQUAL "package")
   # Installed in one place and moved to another: a package must not remember where it was.
   execute_process(COMMAND "${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/first" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
   file(RENAME "${WORK}/first" "${WORK}/prefix")
@@ -27,6 +27,10 @@ if(WAY STREQUAL "find_package")
       endif()
     endforeach()
   endforeach()
+endif()
+
+if(WAY STREQUAL "cuda")
+  list(APPEND options "-DCMAKE_CUDA_ARCHITECTURES=90-real" "-DCMAKE_CUDA_COMPILER=$ENV{CUDACXX}")
 endif()
 
 execute_process(COMMAND "${CMAKE_COMMAND}" -S "${CMAKE_CURRENT_LIST_DIR}/${WAY}" -B "${WORK}/build" -G "${GENERATOR}"

@@ -69,6 +69,7 @@ struct AddIndex {
 
 /// The sum of the indices, one after the other or by ranges.
 struct RangedWrite {
+  static constexpr bool does_ranges = true;
   std::int64_t* to;
   ZERO_HOST_DEVICE void operator()(std::int64_t i) const { to[i] += i; }
   ZERO_HOST_DEVICE void operator()(std::int64_t begin, std::int64_t end) const {
