@@ -2,7 +2,8 @@
 #pragma once
 /// @file
 /// What every communicator must do, run over each model: `conformance<Model>(ranks)`. A model has a static `run(ranks, body)` that calls
-/// `body(communicator)` on every rank. Real sums are of small integers, so that every order of adding gives the same bits.
+/// `body(communicator)` on every rank. Real sums are of small integers, so that every order of adding gives the same bits. A device other
+/// than the host specialises `DeviceTraits`.
 
 #include <doctest/doctest.h>
 
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -19,9 +21,41 @@
 #include <zero/comm/operations.hpp>
 #include <zero/core/element.hpp>
 #include <zero/core/error.hpp>
+#include <zero/device/host_device.hpp>
 #include <zero/device/host_stream.hpp>
 
 namespace zero::test {
+
+/// What these tests need of a device: streams, memory that both it and the host can use, and host code that runs in stream order.
+template <class D>
+struct DeviceTraits;
+
+template <>
+struct DeviceTraits<HostDevice> {
+  using Stream = HostStream;
+  template <class T>
+  using Allocator = std::allocator<T>;
+  /// A group of one rank multiplies too.
+  static constexpr bool scales_alone = true;
+
+  static Stream make_stream(bool worker) { return HostStream({.worker = worker}); }
+  template <class F>
+  static void call_on(HostStreamRef stream, F f) {
+    stream.enqueue(f);
+  }
+};
+
+template <class C>
+using TraitsOf = DeviceTraits<typename C::Device>;
+
+/// Elements that the communicator's device can use.
+template <class C, class T>
+using Elements = std::vector<T, typename TraitsOf<C>::template Allocator<T>>;
+
+template <class C, class T>
+Elements<C, T> on_device(std::vector<T> const& elements) {
+  return Elements<C, T>(elements.begin(), elements.end());
+}
 
 inline constexpr std::int64_t odd_counts[] = {0, 1, 2, 3, 15, 16, 17, 31, 33, 127, 1000, 4099, 20011};
 
@@ -54,8 +88,8 @@ bool same_bits(T const* a, T const* b, std::int64_t count) {
   return count == 0 || std::memcmp(a, b, static_cast<std::size_t>(count) * sizeof(T)) == 0;
 }
 
-template <Element T>
-T* at(std::vector<T>& elements, std::int64_t i = 0) {
+template <Element T, class A>
+T* at(std::vector<T, A>& elements, std::int64_t i = 0) {
   return elements.data() + i;
 }
 
@@ -69,15 +103,15 @@ std::vector<T> reduced(int ranks, std::int64_t first, std::int64_t count, float 
 inline Label const label_of_tests{.subject = Subject::user, .index = 7};
 
 template <Element T, class C>
-bool gathers_in_rank_order(C& comm, HostStreamRef stream, std::int64_t count) {
+bool gathers_in_rank_order(C& comm, StreamOf<C> stream, std::int64_t count) {
   std::vector<T> expected;
   for (int rank = 0; rank < comm.size(); ++rank) {
     std::vector<T> const part = elements_of<T>(rank, count);
     expected.insert(expected.end(), part.begin(), part.end());
   }
-  std::vector<T> const send = elements_of<T>(comm.rank(), count);
-  std::vector<T> receive(static_cast<std::size_t>(count * comm.size()));
-  std::vector<T> in_place(receive.size());
+  auto const send = on_device<C>(elements_of<T>(comm.rank(), count));
+  Elements<C, T> receive(static_cast<std::size_t>(count * comm.size()));
+  Elements<C, T> in_place(receive.size());
   std::copy(send.begin(), send.end(), in_place.begin() + comm.rank() * count);
   comm.enqueue(stream, AllGather<T>{.send = send.data(), .receive = receive.data(), .count = count, .label = label_of_tests});
   comm.enqueue(stream, AllGather<T>{.send = at(in_place, comm.rank() * count), .receive = at(in_place), .count = count});
@@ -87,11 +121,11 @@ bool gathers_in_rank_order(C& comm, HostStreamRef stream, std::int64_t count) {
 }
 
 template <Element T, class Op, class C>
-bool reduce_scatters(C& comm, HostStreamRef stream, std::int64_t count, float factor = 1) {
+bool reduce_scatters(C& comm, StreamOf<C> stream, std::int64_t count, float factor = 1) {
   std::vector<T> const expected = reduced<T, Op>(comm.size(), comm.rank() * count, count, factor);
-  std::vector<T> send = elements_of<T>(comm.rank(), count * comm.size());
-  std::vector<T> const before = send;
-  std::vector<T> receive(static_cast<std::size_t>(count));
+  auto send = on_device<C>(elements_of<T>(comm.rank(), count * comm.size()));
+  auto const before = send;
+  Elements<C, T> receive(static_cast<std::size_t>(count));
   comm.enqueue(stream, ReduceScatter<T, Op>{.send = at(send), .receive = at(receive), .count = count, .factor = factor});
   stream.synchronize();
   bool passed = same_bits(at(receive), expected.data(), count) && same_bits(at(send), before.data(), count * comm.size());
@@ -104,11 +138,11 @@ bool reduce_scatters(C& comm, HostStreamRef stream, std::int64_t count, float fa
 }
 
 template <Element T, class Op, class C>
-bool all_reduces(C& comm, HostStreamRef stream, std::int64_t count, float factor = 1) {
+bool all_reduces(C& comm, StreamOf<C> stream, std::int64_t count, float factor = 1) {
   std::vector<T> const expected = reduced<T, Op>(comm.size(), 0, count, factor);
-  std::vector<T> send = elements_of<T>(comm.rank(), count);
-  std::vector<T> const before = send;
-  std::vector<T> receive(send.size());
+  auto send = on_device<C>(elements_of<T>(comm.rank(), count));
+  auto const before = send;
+  Elements<C, T> receive(send.size());
   comm.enqueue(stream, AllReduce<T, Op>{.send = at(send), .receive = at(receive), .count = count, .factor = factor});
   stream.synchronize();
   bool const passed = same_bits(at(receive), expected.data(), count) && same_bits(at(send), before.data(), count);
@@ -118,11 +152,11 @@ bool all_reduces(C& comm, HostStreamRef stream, std::int64_t count, float factor
 }
 
 template <Element T, class C>
-bool broadcasts(C& comm, HostStreamRef stream, std::int64_t count) {
+bool broadcasts(C& comm, StreamOf<C> stream, std::int64_t count) {
   bool passed = true;
   for (int root = 0; root < comm.size(); ++root) {
     std::vector<T> const expected = elements_of<T>(root, count);
-    std::vector<T> buffer = comm.rank() == root ? expected : std::vector<T>(expected.size());
+    auto buffer = on_device<C>(comm.rank() == root ? expected : std::vector<T>(expected.size()));
     comm.enqueue(stream, Broadcast<T>{.buffer = at(buffer), .count = count, .root = root});
     stream.synchronize();
     passed = passed && same_bits(at(buffer), expected.data(), count);
@@ -131,9 +165,9 @@ bool broadcasts(C& comm, HostStreamRef stream, std::int64_t count) {
 }
 
 template <Element T, class C>
-bool all_to_alls(C& comm, HostStreamRef stream, std::int64_t count) {
-  std::vector<T> const send = elements_of<T>(comm.rank(), count * comm.size());
-  std::vector<T> receive(send.size());
+bool all_to_alls(C& comm, StreamOf<C> stream, std::int64_t count) {
+  auto const send = on_device<C>(elements_of<T>(comm.rank(), count * comm.size()));
+  Elements<C, T> receive(send.size());
   comm.enqueue(stream, AllToAll<T>{.send = send.data(), .receive = at(receive), .count = count});
   stream.synchronize();
   bool passed = true;
@@ -144,7 +178,7 @@ bool all_to_alls(C& comm, HostStreamRef stream, std::int64_t count) {
 }
 
 template <Element T, class C>
-bool moves_elements_of(C& comm, HostStreamRef stream) {
+bool moves_elements_of(C& comm, StreamOf<C> stream) {
   bool passed = true;
   for (std::int64_t const count : odd_counts) {
     // What depends on the count does so in bytes: all counts with one type, a few with the others.
@@ -152,10 +186,10 @@ bool moves_elements_of(C& comm, HostStreamRef stream) {
     passed = gathers_in_rank_order<T>(comm, stream, count) && passed;
     passed = reduce_scatters<T, Sum>(comm, stream, count) && passed;
     passed = all_reduces<T, Sum>(comm, stream, count) && passed;
-    passed = all_reduces<T, Max>(comm, stream, count) && passed;
+    if constexpr (AllReduces<C, T, Max>) passed = all_reduces<T, Max>(comm, stream, count) && passed;
     passed = broadcasts<T>(comm, stream, count) && passed;
     passed = all_to_alls<T>(comm, stream, count) && passed;
-    if constexpr (RealElement<T>) {
+    if (RealElement<T> && (TraitsOf<C>::scales_alone || comm.size() > 1)) {
       passed = reduce_scatters<T, Sum>(comm, stream, count, 0.25f) && passed;
       passed = all_reduces<T, Sum>(comm, stream, count, 0.5f) && passed;
     }
@@ -165,12 +199,13 @@ bool moves_elements_of(C& comm, HostStreamRef stream) {
 
 /// Every rank has counted before any rank has passed the barrier.
 template <class C>
-bool barrier_holds(C& comm, HostStreamRef stream, std::atomic<int>& arrived) {
+bool barrier_holds(C& comm, StreamOf<C> stream, std::atomic<int>& arrived) {
   bool passed = true;
   for (int round = 1; round <= 20; ++round) {
-    stream.enqueue([&arrived]() noexcept { arrived.fetch_add(1); });
+    TraitsOf<C>::call_on(stream, [&arrived]() noexcept { arrived.fetch_add(1); });
     comm.enqueue(stream, Barrier{.label = label_of_tests});
-    stream.enqueue([&, round]() noexcept { passed = passed && arrived.load() >= round * comm.size(); });
+    TraitsOf<C>::call_on(stream,
+                         [&passed, &arrived, &comm, round]() noexcept { passed = passed && arrived.load() >= round * comm.size(); });
     comm.enqueue(stream, Barrier{});
     stream.synchronize();
   }
@@ -189,9 +224,9 @@ bool refuses(F call) {
 
 /// Every rank's mistake is refused in the call, names this file, and leaves the communicator usable.
 template <class C>
-bool refuses_wrong_arguments(C& comm, HostStreamRef stream) {
-  std::vector<float> memory(static_cast<std::size_t>(8 * comm.size() + 8));
-  std::vector<std::int64_t> integers(8);
+bool refuses_wrong_arguments(C& comm, StreamOf<C> stream) {
+  Elements<C, float> memory(static_cast<std::size_t>(8 * comm.size() + 8));
+  Elements<C, std::int64_t> integers(8);
   float* const p = memory.data();
   int const n = comm.size();
   int const r = comm.rank();
@@ -209,7 +244,8 @@ bool refuses_wrong_arguments(C& comm, HostStreamRef stream) {
   refused(ReduceScatter<float>{.send = p, .receive = p + r * 4 + 1, .count = 4});
   refused(ReduceScatter<float>{.send = p, .receive = nullptr, .count = 4});
   refused(AllReduce<float>{.send = p, .receive = p + 1, .count = 4});
-  refused(AllReduce<float, Max>{.send = p, .receive = p, .count = 4, .factor = 0.5f});
+  if constexpr (AllReduces<C, float, Max>) refused(AllReduce<float, Max>{.send = p, .receive = p, .count = 4, .factor = 0.5f});
+  refused(AllReduce<std::int64_t, Max>{.send = integers.data(), .receive = integers.data(), .count = 4, .factor = 0.5f});
   refused(AllReduce<std::int64_t>{.send = integers.data(), .receive = integers.data(), .count = 4, .factor = 0.5f});
   refused(Broadcast<float>{.buffer = p, .count = 4, .root = -1});
   refused(Broadcast<float>{.buffer = p, .count = 4, .root = n});
@@ -231,14 +267,14 @@ bool refuses_wrong_arguments(C& comm, HostStreamRef stream) {
 
 /// Halves, ordered backwards; a group of each rank alone; the same group again.
 template <class C>
-bool splits(C& comm, HostStreamRef stream) {
+bool splits(C& comm, StreamOf<C> stream) {
   int const n = comm.size();
   int const r = comm.rank();
   auto backwards = comm.split(r % 2, -r);
   bool passed = backwards.size() == (n + 1 - r % 2) / 2 && backwards.rank() == backwards.size() - 1 - r / 2;
-  std::int64_t const own = r;
-  std::vector<std::int64_t> ranks(static_cast<std::size_t>(backwards.size()));
-  backwards.enqueue(stream, AllGather<std::int64_t>{.send = &own, .receive = ranks.data(), .count = 1});
+  Elements<C, std::int64_t> const own(1, r);
+  Elements<C, std::int64_t> ranks(static_cast<std::size_t>(backwards.size()));
+  backwards.enqueue(stream, AllGather<std::int64_t>{.send = own.data(), .receive = ranks.data(), .count = 1});
   stream.synchronize();
   for (int i = 0; i < backwards.size(); ++i)
     passed = passed && ranks[static_cast<std::size_t>(i)] == r % 2 + 2 * (backwards.size() - 1 - i);
@@ -257,16 +293,18 @@ bool splits(C& comm, HostStreamRef stream) {
 
 /// Operations inside a group all happen.
 template <class C>
-bool groups(C& comm, HostStreamRef stream) {
-  std::vector<float> const send(3, 1.0f);
-  std::vector<float> first(3);
-  std::vector<float> second(3);
+bool groups(C& comm, StreamOf<C> stream) {
+  Elements<C, float> const send(3, 1.0f);
+  Elements<C, std::int64_t> const rank(3, comm.rank());
+  Elements<C, float> first(3);
+  Elements<C, std::int64_t> second(3);
   comm.group(stream, [&] {
     comm.enqueue(stream, AllReduce<float>{.send = send.data(), .receive = first.data(), .count = 3});
-    comm.enqueue(stream, AllReduce<float, Max>{.send = send.data(), .receive = second.data(), .count = 3});
+    comm.enqueue(stream, AllReduce<std::int64_t, Max>{.send = rank.data(), .receive = second.data(), .count = 3});
   });
+  comm.group(stream, [] {});
   stream.synchronize();
-  return first[2] == static_cast<float>(comm.size()) && second[2] == 1.0f;
+  return first[2] == static_cast<float>(comm.size()) && second[2] == comm.size() - 1;
 }
 
 /// Runs all of the above on every rank of a model, with collectives on the calling thread and on a worker.
@@ -277,8 +315,9 @@ void conformance(int ranks) {
     std::atomic<int> arrived = 0;
     std::atomic<std::int64_t> checks = 0;
     Model::run(ranks, [&](auto& comm) {
-      static_assert(check_communicator<std::remove_reference_t<decltype(comm)>>());
-      HostStream stream({.worker = worker});
+      using C = std::remove_reference_t<decltype(comm)>;
+      static_assert(check_communicator<C>());
+      auto const stream = TraitsOf<C>::make_stream(worker);
       bool const right_size = comm.size() == ranks && comm.rank() >= 0 && comm.rank() < ranks;
       CHECK(right_size);
       CHECK(moves_elements_of<float>(comm, stream));
@@ -288,6 +327,7 @@ void conformance(int ranks) {
       CHECK(moves_elements_of<std::int8_t>(comm, stream));
       CHECK(moves_elements_of<std::uint8_t>(comm, stream));
       CHECK(moves_elements_of<std::int32_t>(comm, stream));
+      CHECK(moves_elements_of<std::uint32_t>(comm, stream));
       CHECK(moves_elements_of<std::int64_t>(comm, stream));
       CHECK(moves_elements_of<std::uint64_t>(comm, stream));
       CHECK(barrier_holds(comm, stream, arrived));
