@@ -32,3 +32,13 @@
 #include <zero/train/stage.hpp>
 #include <zero/train/step_report.hpp>
 #include <zero/train/unit_view.hpp>
+
+// The CUDA back end, on with the CMake target zero::cuda. Kernels need a CUDA compiler; all else of it does not.
+#if defined(ZERO_HAS_CUDA)
+#include <zero/device/cuda_device.hpp>
+#include <zero/device/cuda_memory.hpp>
+#include <zero/device/cuda_stream.hpp>
+#if defined(__CUDACC__)
+#include <zero/device/cuda_kernels.cuh>
+#endif
+#endif

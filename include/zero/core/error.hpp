@@ -67,6 +67,28 @@ private:
   std::int64_t bytes_;
 };
 
+/// A call of a device's programming interface failed, or there is no such device. The text has the call, the error's name and meaning, and
+/// where the call was made.
+class DeviceError : public Error {
+public:
+  /// @param call   The function of the interface, e.g. "cudaMalloc".
+  /// @param error  The error's name and its meaning in words.
+  /// @param code   The error's number in that interface.
+  DeviceError(std::string const& call, std::string const& error, int code, SourceLocation where)
+      : Error(call + " failed with " + error + " (called at " + where.file + ":" + std::to_string(where.line) + ")"),
+        code_(code),
+        where_(where) {}
+
+  /// The error's number in the device's interface.
+  [[nodiscard]] int code() const noexcept { return code_; }
+  /// The file and line of the call.
+  [[nodiscard]] SourceLocation where() const noexcept { return where_; }
+
+private:
+  int code_;
+  SourceLocation where_;
+};
+
 /// Base of what goes wrong between ranks.
 class CommunicationError : public Error {
 public:

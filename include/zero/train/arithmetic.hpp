@@ -59,9 +59,39 @@ ZERO_HOST_DEVICE ZERO_INLINE constexpr double product(double a, double b) noexce
 #endif
 }
 
+/// The correctly rounded quotient; on a device also where the user's flags ask for approximate ones.
+ZERO_HOST_DEVICE ZERO_INLINE constexpr float quotient(float a, float b) noexcept {
+#if defined(__CUDA_ARCH__)
+  return __fdiv_rn(a, b);
+#else
+  return a / b;
+#endif
+}
+
+ZERO_HOST_DEVICE ZERO_INLINE constexpr double quotient(double a, double b) noexcept {
+#if defined(__CUDA_ARCH__)
+  return __ddiv_rn(a, b);
+#else
+  return a / b;
+#endif
+}
+
 /// The correctly rounded square root.
-ZERO_HOST_DEVICE ZERO_INLINE float square_root(float value) noexcept { return sqrtf(value); }
-ZERO_HOST_DEVICE ZERO_INLINE double square_root(double value) noexcept { return ::sqrt(value); }
+ZERO_HOST_DEVICE ZERO_INLINE float square_root(float value) noexcept {
+#if defined(__CUDA_ARCH__)
+  return __fsqrt_rn(value);
+#else
+  return sqrtf(value);
+#endif
+}
+
+ZERO_HOST_DEVICE ZERO_INLINE double square_root(double value) noexcept {
+#if defined(__CUDA_ARCH__)
+  return __dsqrt_rn(value);
+#else
+  return ::sqrt(value);
+#endif
+}
 
 /// base to the power of a non-negative integer, by repeated squaring: only products, so that hosts and devices agree to the bit, which the
 /// `pow` of two libraries need not.

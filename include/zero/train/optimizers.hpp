@@ -218,7 +218,7 @@ struct AdamW {
       square = detail::product(square, static_cast<Real>(beta2)) +
                detail::product(detail::product(static_cast<Real>(square_weight), gradient), gradient);
       Real const root = detail::square_root(square) + static_cast<Real>(epsilon);
-      parameter = decayed - detail::product(static_cast<Real>(step_size), mean) / root;
+      parameter = decayed - detail::quotient(detail::product(static_cast<Real>(step_size), mean), root);
     }
   };
 

@@ -3,7 +3,6 @@
 /// @file
 /// Writes values into the parts of a parameter that a rank holds: from a generator, or from the caller's memory.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -36,9 +35,9 @@ void copy_rounded(typename Device::Stream stream, T* to, Master const* from, std
     Device::copy(stream, to, from, count * static_cast<std::int64_t>(sizeof(T)));
   } else {
     constexpr std::int64_t most = 65536;
-    std::vector<T> rounded(static_cast<std::size_t>(std::min(count, most)));
+    std::vector<T> rounded(static_cast<std::size_t>(count < most ? count : most));
     for (std::int64_t begin = 0; begin < count; begin += most) {
-      std::int64_t const n = std::min(count - begin, most);
+      std::int64_t const n = count - begin < most ? count - begin : most;
       for (std::int64_t i = 0; i < n; ++i) rounded[static_cast<std::size_t>(i)] = element_cast<T>(from[begin + i]);
       Device::copy(stream, to + begin, rounded.data(), n * static_cast<std::int64_t>(sizeof(T)));
       Device::synchronize(stream);

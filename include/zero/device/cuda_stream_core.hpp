@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// Internals of cuda_stream.hpp: the ring of events of a stream, and how its failure reaches the streams that wait for it.
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <zero/core/error.hpp>
+#include <zero/device/cuda_call.hpp>
+
+namespace zero::detail {
+
+/// What a CUDA stream is behind its view.
+///
+/// Tickets number the recorded points. Ticket t is marked by event t mod K of a ring of K. When a slot is used again, its former ticket is
+/// either complete, which is remembered, or from then on stands for the later point: whoever waits for it waits longer than necessary, never
+/// too short, because points of one stream complete in order.
+///
+/// CUDA knows no failed streams, so the failure is kept here: tickets up to `good_` are a success, those after it carry the cause. Whoever
+/// enqueued a wait for a ticket is remembered until this core ends, and fails with it. References keep a core alive for that.
+class CudaStreamCore {
+public:
+  /// @param native  a stream of the caller's, or null: one is created.
+  static CudaStreamCore* make(cudaStream_t native, int device, int priority, int events, SourceLocation where) {
+    auto* const core = new CudaStreamCore(native, device);
+    try {
+      core->create(native == nullptr, priority, events, where);
+    } catch (...) {
+      core->end();
+      core->remove_reference();
+      throw;
+    }
+    return core;
+  }
+  CudaStreamCore(CudaStreamCore const&) = delete;
+  CudaStreamCore& operator=(CudaStreamCore const&) = delete;
+
+  void add_reference() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  void remove_reference() noexcept {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
+  /// Gives back what CUDA holds. Once, by the owner. CUDA keeps it until queued work no longer needs it.
+  void end() noexcept {
+    std::vector<Dependent> dependents;
+    {
+      std::lock_guard const lock(mutex_);
+      ended_ = true;
+      dependents.swap(dependents_);
+      for (cudaEvent_t event : events_) {
+        if (cudaEventDestroy(event) != cudaSuccess) forget_cuda_error();
+      }
+      events_.clear();
+      if (created_ && cudaStreamDestroy(native_) != cudaSuccess) forget_cuda_error();
+      created_ = false;
+    }
+    for (Dependent const& d : dependents) d.core->remove_reference();
+  }
+
+  [[nodiscard]] cudaStream_t native() const noexcept { return native_; }
+  [[nodiscard]] int device() const noexcept { return device_; }
+
+  /// Marks a point. On a failed stream, or where CUDA refuses, a ticket that carries the failure.
+  [[nodiscard]] std::uint64_t record() noexcept {
+    std::lock_guard const lock(mutex_);
+    std::uint64_t const ticket = ++recorded_;
+    if (failed_.load(std::memory_order_relaxed)) return ticket;
+    cudaEvent_t const event = event_of(ticket);
+    std::uint64_t const former = ticket > events_.size() ? ticket - events_.size() : 0;
+    if (former > completed_.load(std::memory_order_relaxed) && is_complete(event)) raise_completed(former);
+    if (cudaError_t const error = cudaEventRecord(event, native_); error != cudaSuccess) {
+      fail_locked(cause_of("cudaEventRecord", error, SourceLocation::current()));
+    } else {
+      marked_ = ticket;
+    }
+    return ticket;
+  }
+
+  /// True where the ticket is known, without asking CUDA, to be complete.
+  [[nodiscard]] bool known_complete(std::uint64_t ticket) const noexcept { return completed_.load(std::memory_order_acquire) >= ticket; }
+
+  /// True where waiting for the ticket would not block.
+  [[nodiscard]] bool reached(std::uint64_t ticket) noexcept {
+    if (known_complete(ticket)) return true;
+    std::lock_guard const lock(mutex_);
+    if (ended_ || ticket > marked_) return true;  // nothing was marked: it carries a failure
+    if (!is_complete(event_of(ticket))) return false;
+    raise_completed(ticket);
+    return true;
+  }
+
+  /// Blocks until the ticket is complete. Failures of CUDA fail the stream.
+  void wait_until(std::uint64_t ticket, SourceLocation where) {
+    if (known_complete(ticket)) return;
+    cudaEvent_t event = nullptr;
+    {
+      std::lock_guard const lock(mutex_);
+      if (ended_ || ticket > marked_) return;
+      event = event_of(ticket);
+    }
+    if (cudaError_t const error = cudaEventSynchronize(event); error != cudaSuccess) {
+      fail(cause_of("cudaEventSynchronize", error, where));
+      return;
+    }
+    std::lock_guard const lock(mutex_);
+    raise_completed(ticket);
+  }
+
+  /// Blocks until the stream is idle. Failures of CUDA fail the stream.
+  void wait_until_idle(SourceLocation where) {
+    std::uint64_t marked = 0;
+    {
+      std::lock_guard const lock(mutex_);
+      marked = marked_;
+    }
+    if (cudaError_t const error = cudaStreamSynchronize(native_); error != cudaSuccess) {
+      fail(cause_of("cudaStreamSynchronize", error, where));
+      return;
+    }
+    std::lock_guard const lock(mutex_);
+    raise_completed(marked);
+  }
+
+  /// Lets another stream wait for a ticket of this one; where this stream fails before the ticket is complete, the other does too.
+  /// @throws DeviceError with which `other` has failed.
+  void let_wait(CudaStreamCore& other, std::uint64_t ticket, SourceLocation where) {
+    cudaEvent_t event = nullptr;
+    std::exception_ptr cause;
+    {
+      std::lock_guard const lock(mutex_);
+      cause = failure_at(ticket);
+      if (cause == nullptr) {
+        if (ended_ || ticket > marked_) return;
+        add_dependent(other, ticket);
+        event = event_of(ticket);
+      }
+    }
+    if (cause != nullptr) {
+      other.fail(cause);
+    } else if (cudaError_t const error = cudaStreamWaitEvent(other.native_, event, 0); error != cudaSuccess) {
+      other.fail_and_throw("cudaStreamWaitEvent", error, where);
+    }
+  }
+
+  /// Keeps the cause, unless there was one before, and fails the streams that wait for what is not complete now.
+  void fail(std::exception_ptr const& cause) noexcept {
+    if (failed_.load(std::memory_order_acquire)) return;  // Before the lock: streams may wait for each other in circles.
+    std::lock_guard const lock(mutex_);
+    fail_locked(cause);
+  }
+
+  /// @throws DeviceError of this call.
+  [[noreturn]] void fail_and_throw(char const* call, cudaError_t error, SourceLocation where) {
+    std::exception_ptr const cause = cause_of(call, error, where);
+    fail(cause);
+    std::rethrow_exception(cause);
+  }
+
+  /// The cause if the stream failed at or before this ticket.
+  [[nodiscard]] std::exception_ptr failure_at(std::uint64_t ticket) const noexcept {
+    return failed_.load(std::memory_order_acquire) && ticket > good_ ? cause_ : nullptr;
+  }
+  [[nodiscard]] std::exception_ptr failure() const noexcept { return failed_.load(std::memory_order_acquire) ? cause_ : nullptr; }
+
+  void throw_if_failed() const {
+    if (failed_.load(std::memory_order_acquire)) std::rethrow_exception(cause_);
+  }
+
+private:
+  struct Dependent {
+    CudaStreamCore* core;
+    std::uint64_t ticket;  // the latest that it waits for
+  };
+
+  CudaStreamCore(cudaStream_t native, int device) noexcept : native_(native), device_(device) {}
+  ~CudaStreamCore() = default;
+
+  void create(bool stream, int priority, int events, SourceLocation where) {
+    CudaDeviceGuard const guard(device_, where);
+    if (stream) {
+      check_cuda("cudaStreamCreateWithPriority", cudaStreamCreateWithPriority(&native_, cudaStreamNonBlocking, priority), where);
+      created_ = true;
+    }
+    events_.reserve(static_cast<std::size_t>(events));
+    dependents_.reserve(8);
+    for (int i = 0; i < events; ++i) {
+      cudaEvent_t event = nullptr;
+      check_cuda("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&event, cudaEventDisableTiming), where);
+      events_.push_back(event);
+    }
+  }
+
+  [[nodiscard]] static std::exception_ptr cause_of(char const* call, cudaError_t error, SourceLocation where) noexcept {
+    try {
+      return std::make_exception_ptr(cuda_error(call, error, where));
+    } catch (...) {  // no memory for the text
+      return std::current_exception();
+    }
+  }
+
+  [[nodiscard]] cudaEvent_t event_of(std::uint64_t ticket) const noexcept {
+    return events_[static_cast<std::size_t>(ticket % events_.size())];
+  }
+
+  [[nodiscard]] static bool is_complete(cudaEvent_t event) noexcept {
+    if (cudaEventQuery(event) == cudaSuccess) return true;
+    forget_cuda_error();
+    return false;
+  }
+
+  void raise_completed(std::uint64_t ticket) noexcept {
+    if (completed_.load(std::memory_order_relaxed) < ticket) completed_.store(ticket, std::memory_order_release);
+  }
+
+  void add_dependent(CudaStreamCore& other, std::uint64_t ticket) {
+    for (Dependent& d : dependents_) {
+      if (d.core != &other) continue;
+      if (d.ticket < ticket) d.ticket = ticket;
+      return;
+    }
+    std::erase_if(dependents_, [](Dependent const& d) {
+      bool const gone = d.core->references_.load(std::memory_order_acquire) == 1;
+      if (gone) d.core->remove_reference();
+      return gone;
+    });
+    dependents_.push_back({&other, ticket});
+    other.add_reference();
+  }
+
+  void fail_locked(std::exception_ptr const& cause) noexcept {
+    if (failed_.load(std::memory_order_relaxed)) return;
+    std::uint64_t good = completed_.load(std::memory_order_relaxed);
+    if (!ended_) {
+      std::uint64_t const oldest = marked_ > events_.size() ? marked_ - events_.size() : 0;
+      for (std::uint64_t ticket = marked_; ticket > good && ticket > oldest; --ticket) {
+        if (is_complete(event_of(ticket))) good = ticket;
+      }
+    }
+    good_ = good;
+    cause_ = cause;
+    failed_.store(true, std::memory_order_release);
+    // Holding the lock: whoever holds the lock of a dependent and waits for this one has marked the dependent as failed already.
+    for (Dependent const& d : dependents_) {
+      if (d.ticket > good) d.core->fail(cause);
+    }
+  }
+
+  std::mutex mutex_;
+  cudaStream_t native_;
+  int device_;
+  bool created_ = false;
+  bool ended_ = false;
+  std::vector<cudaEvent_t> events_;
+  std::vector<Dependent> dependents_;
+  std::uint64_t recorded_ = 0;  // the last ticket
+  std::uint64_t marked_ = 0;    // the last ticket that has an event
+  std::atomic<std::uint64_t> completed_ = 0;
+  std::exception_ptr cause_;  // Written once, before failed_, as good_ is.
+  std::uint64_t good_ = 0;
+  std::atomic<bool> failed_ = false;
+  std::atomic<std::uint32_t> references_ = 1;
+};
+
+}  // namespace zero::detail
