@@ -11,4 +11,6 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/zeroConfigVersion.cmake"
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/zeroConfig.cmake.in" "${PROJECT_BINARY_DIR}/zeroConfig.cmake"
   INSTALL_DESTINATION "${zero_package_dir}" NO_SET_AND_CHECK_MACRO)
 install(FILES "${PROJECT_BINARY_DIR}/zeroConfig.cmake" "${PROJECT_BINARY_DIR}/zeroConfigVersion.cmake" DESTINATION "${zero_package_dir}")
+# For the component nccl, which is put together where it is used.
+install(FILES "${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake" "${PROJECT_SOURCE_DIR}/cmake/zero_nccl.cmake" DESTINATION "${zero_package_dir}")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/zero")

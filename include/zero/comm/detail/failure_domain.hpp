@@ -20,6 +20,7 @@ public:
   void lock() noexcept {
     while (flag_.test_and_set(std::memory_order_acquire)) flag_.wait(true, std::memory_order_relaxed);
   }
+  [[nodiscard]] bool try_lock() noexcept { return !flag_.test_and_set(std::memory_order_acquire); }
   void unlock() noexcept {
     flag_.clear(std::memory_order_release);
     flag_.notify_one();
@@ -52,12 +53,13 @@ private:
   }
 }
 
-/// True for a `MismatchError`.
-[[nodiscard]] inline bool is_mismatch(std::exception_ptr const& cause) noexcept {
+/// True for an error of that type, such as a `MismatchError`.
+template <class E>
+[[nodiscard]] bool is_a(std::exception_ptr const& cause) noexcept {
   if (cause == nullptr) return false;
   try {
     std::rethrow_exception(cause);
-  } catch (MismatchError const&) {
+  } catch (E const&) {
     return true;
   } catch (...) {
     return false;
@@ -103,7 +105,8 @@ public:
   void fail(int rank, std::exception_ptr exception) noexcept {
     Cause cause;
     cause.rank = rank;
-    cause.mismatch = is_mismatch(exception);
+    cause.mismatch = is_a<MismatchError>(exception);
+    cause.deadline = is_a<DeadlineError>(exception);
     try {
       cause.text = text_of(exception);
     } catch (...) {  // No memory for the text: the failure itself still counts.
