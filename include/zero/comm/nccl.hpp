@@ -32,7 +32,7 @@ namespace zero {
 
 namespace detail {
 
-struct NcclStarter;
+struct NcclAccess;
 
 }  // namespace detail
 
@@ -106,7 +106,7 @@ public:
   [[nodiscard]] int device() const noexcept { return handle_->device(); }
   /// NCCL's own handle, for calls of the caller's. Null when the communicator was aborted or finalized.
   [[nodiscard]] ncclComm_t native() const noexcept { return handle_->native(); }
-  /// True once a failure has called ncclCommAbort: NCCL's handle is gone.
+  /// True after a failure that ends in ncclCommAbort: NCCL's handle is gone, or will be when this object ends. Nobody may destroy it then.
   [[nodiscard]] bool aborted() const noexcept { return handle_->aborted(); }
 
   /// Enqueues a collective.
@@ -193,7 +193,7 @@ public:
   [[nodiscard]] ncclComm_t release(SourceLocation where = SourceLocation::current()) { return handle_->release(where); }
 
 private:
-  friend struct detail::NcclStarter;
+  friend struct detail::NcclAccess;
 
   explicit NcclCommunicator(std::unique_ptr<detail::NcclHandle> handle) noexcept
       : handle_(std::move(handle)), exceptions_(std::uncaught_exceptions()) {}
@@ -242,6 +242,16 @@ private:
   std::unique_ptr<detail::NcclHandle> handle_;
   int exceptions_;
 };
+
+namespace detail {
+
+/// What the other headers of NCCL need of a communicator.
+struct NcclAccess {
+  [[nodiscard]] static NcclCommunicator make(std::unique_ptr<NcclHandle> handle) { return NcclCommunicator(std::move(handle)); }
+  [[nodiscard]] static NcclHandle& handle(NcclCommunicator& communicator) noexcept { return *communicator.handle_; }
+};
+
+}  // namespace detail
 
 static_assert(check_communicator<NcclCommunicator>());
 

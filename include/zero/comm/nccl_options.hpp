@@ -25,7 +25,7 @@ struct NcclOptions {
 /// How an `ncclComm_t` that somebody else owns is used.
 struct NcclAdoptOptions {
   std::int64_t deadline_ms = 600'000;  ///< As in `NcclOptions`.
-  /// A failure may end in ncclCommAbort, which frees the communicator: its owner must not destroy it after `aborted()`. Otherwise a failure
+  /// A failure may end in ncclCommAbort, which frees the communicator: its owner must not destroy it if `aborted()`. Otherwise a failure
   /// revokes the communicator where this NCCL can (ncclCommRevoke), and where it cannot leaves it alone: waits outside the library may
   /// then hang.
   bool may_abort = false;

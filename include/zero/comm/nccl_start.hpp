@@ -36,11 +36,6 @@ namespace zero {
 
 namespace detail {
 
-/// Makes communicators of handles.
-struct NcclStarter {
-  [[nodiscard]] static NcclCommunicator make(std::unique_ptr<NcclHandle> handle) { return NcclCommunicator(std::move(handle)); }
-};
-
 /// Sets a variable of the environment for a while, unless it is set.
 class ScopedVariable {
 public:
@@ -181,18 +176,21 @@ template <Broadcasts<std::uint8_t> Host>
     handles[r]->family().fail(
         std::make_exception_ptr(detail::nccl_error("ncclCommInitRankConfig", results[r], nullptr, static_cast<int>(r))));
   }
-  std::exception_ptr failure;
+  bool failed = false;
   for (std::size_t r = 0; r < results.size(); ++r) {
     try {
       handles[r]->take("ncclCommInitRankConfig", results[r]);
-    } catch (...) {  // The others are taken too, so that they are aborted.
-      if (failure == nullptr) failure = std::current_exception();
+    } catch (...) {  // Kept by the domain. The others are taken too, so that they are aborted.
+      failed = true;
     }
   }
-  if (failure != nullptr) std::rethrow_exception(failure);
+  if (failed) {
+    handles.clear();  // The watchdogs have ended: nobody else has the exception.
+    std::rethrow_exception(domain->cause()->exception);
+  }
   std::vector<NcclCommunicator> communicators;
   communicators.reserve(handles.size());
-  for (auto& handle : handles) communicators.push_back(detail::NcclStarter::make(std::move(handle)));
+  for (auto& handle : handles) communicators.push_back(detail::NcclAccess::make(std::move(handle)));
   return communicators;
 }
 

@@ -20,6 +20,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -302,6 +303,7 @@ struct ncclComm {
   std::int64_t windows = 0;
   std::map<int, double> reductions;
   int reductions_made = 0;
+  std::atomic<int> inside = 0;  // threads that block in a call: an abort waits until they have left
 };
 
 struct ncclWindow_vidmem {
@@ -418,15 +420,14 @@ bool refuses_calls(ncclComm_t comm, char const* function, ncclResult_t& result) 
 /// Does what a call has to do: at once, as soon as it can on a blocking communicator, or when it is asked often enough.
 ncclResult_t start(ncclComm_t comm, std::function<bool()> work) {
   if (comm->blocking) {
-    std::unique_lock lock(comm->group->mutex);
     bool done = false;
-    for (;;) {
-      lock.unlock();
+    ++comm->inside;
+    while (!done && !comm->life->aborted.load()) {
       done = work();
-      lock.lock();
-      if (done || comm->life->aborted.load()) break;
-      comm->group->changed.wait_for(lock, std::chrono::milliseconds(1));
+      std::unique_lock lock(comm->group->mutex);
+      if (!done) comm->group->changed.wait_for(lock, std::chrono::milliseconds(1));
     }
+    --comm->inside;
     return done ? ncclSuccess : ncclInternalError;
   }
   std::lock_guard const lock(comm->mutex);
@@ -693,6 +694,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     comm->life->aborted = true;
     group->changed.notify_all();
   }
+  while (comm->inside.load() > 0) std::this_thread::yield();
   free_comm(comm);
   return ncclSuccess;
 }

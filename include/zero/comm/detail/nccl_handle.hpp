@@ -47,7 +47,8 @@ public:
   [[nodiscard]] int size() const noexcept { return size_; }
   [[nodiscard]] int device() const noexcept { return device_; }
   [[nodiscard]] ncclComm_t native() const noexcept { return comm_.load(std::memory_order_acquire); }
-  [[nodiscard]] bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+  /// NCCL's handle is gone, or will be before this ends.
+  [[nodiscard]] bool aborted() const noexcept { return ownership_.may_abort && family_->failed(); }
   [[nodiscard]] NcclFamily& family() const noexcept { return *family_; }
   [[nodiscard]] std::shared_ptr<NcclFamily> const& shared_family() const noexcept { return family_; }
   /// Memory that host and device can use: `scratch_bytes` and 16 bytes a rank.
@@ -84,13 +85,21 @@ public:
     family_->throw_if_failed();
     if (depth_ > 0) return;  // Inside a group the lock is held.
     lock_.lock();
-    if (native() != nullptr && !family_->failed()) return;
+    if (native() != nullptr && !family_->failed()) {
+      if (!ownership_.owned) {  // It may block inside calls, which the watchdog ends.
+        call_since_ms_.store(steady_ms(), std::memory_order_release);
+        family_->wake();
+      }
+      return;
+    }
     lock_.unlock();
     family_->throw_if_failed();
     throw UsageError("the NCCL communicator was finalized or released", where, rank_);
   }
   void unlock() noexcept {
-    if (depth_ == 0) lock_.unlock();
+    if (depth_ > 0) return;
+    call_since_ms_.store(0, std::memory_order_release);
+    lock_.unlock();
   }
 
   /// A failure of NCCL fails the family.
@@ -220,7 +229,11 @@ public:
 
   bool look(std::int64_t now_ms, std::exception_ptr& cause) override {
     std::string overdue;
-    if (!flight_.update(now_ms, family_->deadline_ms(), &overdue)) return false;
+    std::int64_t const call_since_ms = call_since_ms_.load(std::memory_order_acquire);
+    if (!flight_.update(now_ms, family_->deadline_ms(), &overdue) && call_since_ms == 0) return false;
+    if (call_since_ms != 0 && now_ms - call_since_ms > family_->deadline_ms()) {
+      overdue = "a call of NCCL did not return within " + std::to_string(family_->deadline_ms()) + " ms: it waits for peers";
+    }
     if (!overdue.empty() && cause == nullptr) cause = std::make_exception_ptr(DeadlineError(overdue, family_->rank()));
     if (cause == nullptr && lock_.try_lock()) {
       try {
@@ -239,9 +252,9 @@ public:
   bool abort_now() noexcept override {
     bool const locked = lock_.try_lock();
     if (!locked) {
-      // A blocking communicator may hang inside a call for ever, and aborting is what ends that.
-      if (patience_ms_ == 0) patience_ms_ = steady_ms() + 1000;
-      if (ownership_.owned || !ownership_.may_abort || steady_ms() < patience_ms_) return false;
+      // A blocking communicator may hang inside a call for ever, and aborting is what ends that. One of the library's own looks up by itself.
+      if (patience_ms_ == 0) patience_ms_ = steady_ms() + 100;
+      if (ownership_.owned || steady_ms() < patience_ms_) return false;
     }
     if (ncclComm_t const comm = comm_.exchange(nullptr, std::memory_order_acq_rel); comm != nullptr) abort(comm);
     if (locked) lock_.unlock();
@@ -269,7 +282,6 @@ private:
   void abort(ncclComm_t comm) noexcept {
     if (ownership_.may_abort) {
       static_cast<void>(ncclCommAbort(comm));  // There is no way to report a failure of this.
-      aborted_.store(true, std::memory_order_release);
       return;
     }
 #if NCCL_VERSION_CODE >= 22809
@@ -301,7 +313,6 @@ private:
   NcclOwnership ownership_;
   ncclComm_t slot_ = nullptr;
   std::atomic<ncclComm_t> comm_ = nullptr;
-  std::atomic<bool> aborted_ = false;
   int rank_ = 0;
   int size_ = 1;
   int device_ = 0;
@@ -309,6 +320,7 @@ private:
   int depth_ = 0;             // of groups
   std::int64_t grouped_ = 0;  // operations in the group
   std::int64_t patience_ms_ = 0;
+  std::atomic<std::int64_t> call_since_ms_ = 0;  // when the call that somebody is inside began, 0 outside
   NcclFlight flight_;
   std::vector<Reduction> reductions_;
   NcclScratch scratch_;
