@@ -5,6 +5,9 @@ include(CMakePackageConfigHelpers)
 set(zero_package_dir "${CMAKE_INSTALL_DATADIR}/cmake/zero")
 install(TARGETS zero EXPORT zeroTargets FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(EXPORT zeroTargets NAMESPACE zero:: DESTINATION "${zero_package_dir}")
+# In a file of its own: it is read where the component `cuda` is asked for, because it needs the toolkit.
+install(TARGETS zero_cuda EXPORT zeroCudaTargets)
+install(EXPORT zeroCudaTargets NAMESPACE zero:: DESTINATION "${zero_package_dir}")
 
 # Before 1.0 a minor version may change the interface. Headers serve every architecture.
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/zeroConfigVersion.cmake" COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)

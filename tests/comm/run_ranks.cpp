@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -69,6 +70,21 @@ TEST_CASE("a failure of an inner run leaves the outer ranks to decide") {
   CHECK(caught.load() == 2);
 }
 
+TEST_CASE("a failure of a larger inner run is passed on by an outer one that has no such rank") {
+  std::string said;
+  try {
+    zero::run_ranks(1, [](ThreadCommunicator&) {
+      zero::run_ranks(8, [](ThreadCommunicator& inner) {
+        if (inner.rank() == 7) return;
+        inner.enqueue(zero::HostStreamRef::calling_thread(), zero::Barrier{});
+      });
+    });
+  } catch (zero::PeerError const& error) {
+    said = error.what();
+  }
+  CHECK(said.find("rank 7 has returned") != std::string::npos);
+}
+
 TEST_CASE("passes on what was thrown first, after all ranks have ended") {
   std::atomic<int> ended = 0;
   struct Ending {
@@ -110,12 +126,74 @@ TEST_CASE("what a rank threw is passed on, also where its group was given up by 
                                            if (comm.rank() == 1) throw std::runtime_error("the reason");
                                            child.enqueue(HostStreamRef::calling_thread(), Barrier{});
                                          } catch (zero::PeerError const& error) {
-                                           peers += error.peer() == 1 ? 1 : 0;
+                                           std::string const text = error.what();
+                                           peers += error.peer() == 1 && text.find("rank 1 failed first: the reason") != std::string::npos;
                                            throw;
                                          }
                                        }),
                        "the reason", std::runtime_error);
   CHECK(peers.load() == 2);
+}
+
+namespace {
+
+/// What owners of memory that queued work uses do.
+struct AbortsWhenUnwound {
+  ThreadCommunicator& comm;
+  std::exception_ptr given = std::make_exception_ptr(zero::CommunicationError("an exception destroyed the parameters", comm.rank()));
+  int exceptions = std::uncaught_exceptions();
+  ~AbortsWhenUnwound() {
+    if (std::uncaught_exceptions() > exceptions) comm.abort(given);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("peers are told what a rank threw, also where a destructor has aborted the group before it was caught") {
+  std::vector<std::string> texts(3);
+  CHECK_THROWS_WITH_AS(zero::run_ranks(3,
+                                       [&](ThreadCommunicator& comm) {
+                                         HostStream stream;
+                                         try {
+                                           AbortsWhenUnwound const owner{comm};
+                                           comm.enqueue(stream, Barrier{});
+                                           stream.synchronize();
+                                           if (comm.rank() == 2) {
+                                             // Peers wait in the collective or come to it when the group is broken: the same text.
+                                             std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                                             throw std::runtime_error("the reason");
+                                           }
+                                           comm.enqueue(stream, Barrier{});
+                                           stream.synchronize();
+                                         } catch (zero::PeerError const& error) {
+                                           texts[static_cast<std::size_t>(comm.rank())] = error.what();
+                                           throw;
+                                         }
+                                       }),
+                       "the reason", std::runtime_error);
+  CHECK(texts[0] == "zero: rank 0: rank 2 failed first: the reason");
+  CHECK(texts[1] == "zero: rank 1: rank 2 failed first: the reason");
+}
+
+TEST_CASE("peers do not wait long for the reason of a rank that catches it and goes on") {
+  std::atomic<int> told = 0;
+  auto const body = [&](ThreadCommunicator& comm) {
+    try {
+      AbortsWhenUnwound const owner{comm};
+      if (comm.rank() == 1) throw std::runtime_error("caught");
+      comm.enqueue(HostStreamRef::calling_thread(), Barrier{});
+    } catch (std::runtime_error const& error) {
+      if (comm.rank() == 1) {
+        told.wait(0);  // Does not end before its peer has been told.
+      } else {
+        CHECK(std::string(error.what()).find("rank 1 failed first: zero: rank 1: an exception destroyed") != std::string::npos);
+        told = 1;
+        told.notify_one();
+      }
+    }
+  };
+  CHECK_THROWS_AS(zero::run_ranks(2, body), zero::CommunicationError);
+  CHECK(told.load() == 1);
 }
 
 TEST_CASE("field case 68: the deadline names who is missing, on every rank that waits") {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <new>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include <zero/comm/run_ranks.hpp>
@@ -174,6 +175,37 @@ TEST_CASE("a communicator that is moved from one place to another is the same ra
   });
 }
 
+TEST_CASE("a communicator that was moved from is in no group and says so") {
+  zero::run_ranks(zero::test::ranks(), [](ThreadCommunicator& comm) {
+    ThreadCommunicator from = comm.split(0);
+    ThreadCommunicator to = std::move(from);
+    auto const is_empty = [&] {
+      CHECK(from.size() == 0);
+      CHECK(from.rank() == -1);
+      CHECK(from.bytes_copied() == 0);
+      from.abort(nullptr);  // Nobody is concerned.
+      CHECK_THROWS_AS(static_cast<void>(from.split(0)), zero::UsageError);
+      int line = 0;
+      try {
+        line = __LINE__ + 1;
+        from.enqueue(HostStreamRef::calling_thread(), Barrier{});
+      } catch (zero::UsageError const& error) {
+        CHECK(error.where().line == line);
+        CHECK(std::string(error.what()).find("moved from") != std::string::npos);
+        line = 0;
+      }
+      CHECK(line == 0);
+    };
+    is_empty();
+    from = std::move(to);
+    CHECK(from.rank() == comm.rank());
+    from.enqueue(HostStreamRef::calling_thread(), Barrier{});
+    to = std::move(from);
+    is_empty();
+    to.enqueue(HostStreamRef::calling_thread(), Barrier{});
+  });
+}
+
 TEST_CASE("an operation on a stream may outlive its communicator") {
   zero::run_ranks(zero::test::ranks(), [](ThreadCommunicator& comm) {
     HostStream stream({.delay_seed = static_cast<std::uint64_t>(comm.rank() + 1)});
@@ -185,4 +217,87 @@ TEST_CASE("an operation on a stream may outlive its communicator") {
     stream.synchronize();
     CHECK(value == 1);
   });
+}
+
+TEST_CASE("one stream with a worker for all ranks is refused on every rank, not waited for") {
+  int const ranks = zero::test::ranks();
+  if (ranks == 1) return;
+  HostStream shared;
+  std::atomic<int> refused = 0;
+  std::atomic<int> named = 0;
+  auto const body = [&](ThreadCommunicator& comm) {
+    try {
+      comm.enqueue(shared, Barrier{});
+      shared.synchronize();
+    } catch (zero::UsageError const& error) {
+      ++refused;
+      std::string const text = error.what();
+      named += text.find("a stream with a worker serves one rank: rank ") != std::string::npos &&
+               text.find("tests/comm/threads.cpp:") != std::string::npos;
+      throw;
+    }
+  };
+  CHECK_THROWS_AS(zero::run_ranks(ranks, body, {.deadline_ms = 20'000}), zero::UsageError);
+  CHECK(refused.load() == ranks);
+  CHECK(named.load() == ranks);
+}
+
+TEST_CASE("two ranks of different groups on one stream are refused too: whether they would be done depends on timing") {
+  if (zero::test::ranks() < 4) return;
+  HostStream shared;
+  auto const body = [&](ThreadCommunicator& comm) {
+    ThreadCommunicator pair = comm.split(comm.rank() / 2);
+    HostStream own;
+    // Nobody joins rank 0 before rank 2 has been refused.
+    if (comm.rank() == 0) pair.enqueue(shared, Barrier{});
+    comm.enqueue(HostStreamRef::calling_thread(), Barrier{});
+    if (comm.rank() == 2) pair.enqueue(shared, Barrier{});
+    if (comm.rank() != 1) comm.enqueue(HostStreamRef::calling_thread(), Barrier{});
+  };
+  CHECK_THROWS_WITH_AS(zero::run_ranks(zero::test::ranks(), body, {.deadline_ms = 20'000}), doctest::Contains("rank 0 of the first group"),
+                       zero::UsageError);
+}
+
+TEST_CASE("a stream without a worker may be shared, and one with a worker handed on when its collectives are done") {
+  HostStream inline_stream({.worker = false});
+  HostStream handed_on;
+  zero::run_ranks(zero::test::ranks(), [&](ThreadCommunicator& comm) {
+    std::int64_t value = 1;
+    AllReduce<std::int64_t> const sum{.send = &value, .receive = &value, .count = 1};
+    comm.enqueue(inline_stream, sum);
+    CHECK(value == comm.size());
+    value = 1;
+    HostStream own;
+    for (int user = 0; user < comm.size(); ++user) {
+      HostStreamRef const stream = comm.rank() == user ? HostStreamRef(handed_on) : HostStreamRef(own);
+      comm.enqueue(stream, sum);
+      stream.synchronize();
+      comm.enqueue(inline_stream, Barrier{});
+      CHECK(value == comm.size());
+      value = 1;
+    }
+  });
+}
+
+TEST_CASE("a collective that a stream refuses, inside one of its own tasks, was not called") {
+  zero::run_ranks(zero::test::ranks(),
+                  [](ThreadCommunicator& comm) {
+                    if (comm.size() == 1) return;
+                    HostStream stream;
+                    std::int64_t value = 1;
+                    bool refused = false;
+                    stream.enqueue([&] {
+                      try {
+                        comm.enqueue(stream, Barrier{{.index = 9}});
+                      } catch (zero::UsageError const&) {
+                        refused = true;
+                      }
+                    });
+                    stream.synchronize();
+                    CHECK(refused);
+                    comm.enqueue(stream, AllReduce<std::int64_t>{.send = &value, .receive = &value, .count = 1});
+                    stream.synchronize();
+                    CHECK(value == comm.size());
+                  },
+                  {.deadline_ms = 20'000});
 }

@@ -17,6 +17,7 @@ namespace {
 
 using zero::detail::Progress;
 using zero::detail::random_delay;
+using zero::detail::StreamClaims;
 
 std::int64_t elapsed_us(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - since).count();
@@ -158,4 +159,23 @@ TEST_CASE("frames_know_the_streams_whose_tasks_run_on_this_thread") {
     CHECK_FALSE(elsewhere);
   }
   CHECK(TaskFrame::innermost() == nullptr);
+}
+
+TEST_CASE("a stream holds collectives of one rank at a time, and those of other domains are not its business") {
+  StreamClaims claims;
+  bool claimed = false;
+  CHECK(claims.claim(1, 7, claimed) == StreamClaims::none);
+  CHECK(claimed);
+  CHECK(claims.claim(1, 7, claimed) == StreamClaims::none);
+  CHECK(claimed);
+  CHECK(claims.claim(1, 8, claimed) == 7);
+  CHECK_FALSE(claimed);
+  CHECK(claims.claim(2, 8, claimed) == StreamClaims::none);
+  CHECK_FALSE(claimed);
+  claims.release();
+  CHECK(claims.claim(1, 0, claimed) == 7);
+  claims.release();
+  CHECK(claims.claim(1, 0, claimed) == StreamClaims::none);
+  CHECK(claimed);
+  CHECK(claims.claim(1, 7, claimed) == 0);
 }

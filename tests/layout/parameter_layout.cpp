@@ -43,6 +43,21 @@ static_assert(small_model().shape(ParameterId{0}) == zero::Shape{11, 4} && small
 static_assert(!small_model().trainable(ParameterId{4}) && small_model().trainable(ParameterId{3}));
 static_assert(small_model().hash() == small_model().hash());
 
+/// Each block repeats the one before: what it is told comes out of the layout that it is told to.
+constexpr ParameterLayout repeated_blocks() {
+  ParameterLayout layout;
+  Unit last = layout.add_unit("xxxxxxxxxx");
+  ParameterId weight = layout.add(last, "xxxxxxxxxx.weight", {3, 5});
+  for (int i = 0; i < 9; ++i) {
+    last = layout.add_unit(layout.name(last).substr(1));
+    weight = layout.add(last, layout.name(weight).substr(1), layout.shape(weight));
+  }
+  return layout;
+}
+// Checked by the compiler: in a constant expression nobody can read what has been freed.
+static_assert(repeated_blocks().find_unit("x") == Unit{9} && repeated_blocks().find("x.weight") == ParameterId{9});
+static_assert(repeated_blocks().elements() == 150 && repeated_blocks().shape(ParameterId{9}) == zero::Shape{3, 5});
+
 template <class F>
 void check_error(ParameterLayout& layout, F call, std::vector<std::string> const& words) {
   std::uint64_t const before = layout.hash();

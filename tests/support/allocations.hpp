@@ -39,6 +39,14 @@ inline std::atomic<std::int64_t> allocations = 0;
 // Not inlined: g++ would see std::free at the end of what began with a new-expression, and warn.
 [[gnu::noinline]] inline void free_block(void* block) noexcept { std::free(block); }
 
+inline void* counted_block_or_null(std::size_t bytes, std::size_t alignment) noexcept {
+  try {
+    return counted_block(bytes, alignment);
+  } catch (std::bad_alloc const&) {
+    return nullptr;
+  }
+}
+
 }  // namespace detail
 
 /// How many blocks the program has allocated with operator new so far, on all threads.
@@ -50,6 +58,12 @@ inline std::int64_t allocations() noexcept { return detail::allocations.load(); 
 void* operator new(std::size_t bytes) { return zero::test::detail::counted_block(bytes, alignof(std::max_align_t)); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return zero::test::detail::counted_block(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new(std::size_t bytes, std::nothrow_t const&) noexcept {
+  return zero::test::detail::counted_block_or_null(bytes, alignof(std::max_align_t));
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment, std::nothrow_t const&) noexcept {
+  return zero::test::detail::counted_block_or_null(bytes, static_cast<std::size_t>(alignment));
 }
 void operator delete(void* block) noexcept { zero::test::detail::free_block(block); }
 void operator delete(void* block, std::size_t) noexcept { zero::test::detail::free_block(block); }

@@ -51,7 +51,6 @@ enum class PrecisionName {
   fp64,       ///< everything fp64
   fp32_bf16,  ///< fp32 gradients and accumulators, sent as bf16
 };
-inline constexpr int precision_count = 6;
 
 [[nodiscard]] inline std::string name(PrecisionName p) {
   constexpr char const* names[] = {"fp32", "bf16", "bf16 accumulated in fp32", "half", "fp64", "fp32 sent as bf16"};
@@ -144,26 +143,11 @@ public:
   [[nodiscard]] virtual Plan plan(Schedule const&, int rank) const = 0;
 };
 
-/// @{ For each precision; `make_model` chooses.
-std::unique_ptr<Model> make_model_fp32(StageNumber, ParameterLayout const&, CountedThreads&, Streams<HostDevice>, MemoryResource&,
-                                       ModelOptions const&);
-std::unique_ptr<Model> make_model_bf16(StageNumber, ParameterLayout const&, CountedThreads&, Streams<HostDevice>, MemoryResource&,
-                                       ModelOptions const&);
-std::unique_ptr<Model> make_model_bf16_fp32(StageNumber, ParameterLayout const&, CountedThreads&, Streams<HostDevice>, MemoryResource&,
-                                            ModelOptions const&);
-std::unique_ptr<Model> make_model_half(StageNumber, ParameterLayout const&, CountedThreads&, Streams<HostDevice>, MemoryResource&,
-                                       ModelOptions const&);
-std::unique_ptr<Model> make_model_fp64(StageNumber, ParameterLayout const&, CountedThreads&, Streams<HostDevice>, MemoryResource&,
-                                       ModelOptions const&);
-std::unique_ptr<Model> make_model_fp32_bf16(StageNumber, ParameterLayout const&, CountedThreads&, Streams<HostDevice>, MemoryResource&,
-                                            ModelOptions const&);
-/// @}
-
-inline std::unique_ptr<Model> make_model(PrecisionName precision, StageNumber stage, ParameterLayout const& layout, CountedThreads& group,
-                                         Streams<HostDevice> streams, MemoryResource& memory, ModelOptions const& options) {
-  constexpr decltype(&make_model_fp32) makers[] = {make_model_fp32, make_model_bf16, make_model_bf16_fp32,
-                                                   make_model_half, make_model_fp64, make_model_fp32_bf16};
-  return makers[static_cast<int>(precision)](stage, layout, group, streams, memory, options);
-}
+/// Makes models of one precision: what model_<precision>.cpp instantiate. Which of them a build has, support/precisions.hpp says.
+template <PrecisionName>
+struct ModelMaker {
+  static std::unique_ptr<Model> make(StageNumber, ParameterLayout const&, CountedThreads&, Streams<HostDevice>, MemoryResource&,
+                                     ModelOptions const&);
+};
 
 }  // namespace zero::test

@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/model_of.hpp"
 
-ZERO_TEST_DEFINE_MODEL(bf16, zero::Precision<zero::bf16>)
+template struct zero::test::ModelMaker<zero::test::PrecisionName::bf16>;

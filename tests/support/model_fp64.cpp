@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/model_of.hpp"
 
-ZERO_TEST_DEFINE_MODEL(fp64, zero::Precision<double>)
+template struct zero::test::ModelMaker<zero::test::PrecisionName::fp64>;

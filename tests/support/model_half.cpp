@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/model_of.hpp"
 
-ZERO_TEST_DEFINE_MODEL(half, zero::Precision<zero::half>)
+template struct zero::test::ModelMaker<zero::test::PrecisionName::half>;

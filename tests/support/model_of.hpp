@@ -12,15 +12,9 @@
 #include <zero/train/sharded_parameters.hpp>
 
 #include "support/model.hpp"
+#include "support/stages.hpp"
 
 namespace zero::test {
-
-template <class P, class G, class O>
-struct Triple {
-  using parameters = P;
-  using gradients = G;
-  using optimizer_states = O;
-};
 
 /// The "kernel" of these tests' backward.
 template <class Parameter, class Gradient>
@@ -39,12 +33,17 @@ struct AddGradient {
   }
 };
 
-template <class T>
-void visit_values(Visitor& visitor, ParameterId id, std::int64_t first, T const* values, std::int64_t count) {
-  std::vector<double> converted(static_cast<std::size_t>(count));
-  for (std::int64_t i = 0; i < count; ++i) converted[static_cast<std::size_t>(i)] = element_cast<double>(values[i]);
-  visitor.visit(id, first, converted);
-}
+/// Hands values to a visitor. No lambda of the model: what walks over a segment is compiled for each type of tensor, not for each stage.
+struct ConvertAndVisit {
+  Visitor& visitor;
+
+  template <class T>
+  void operator()(ParameterId id, T const* values, std::int64_t first, std::int64_t count) const {
+    std::vector<double> converted(static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; i < count; ++i) converted[static_cast<std::size_t>(i)] = element_cast<double>(values[i]);
+    visitor.visit(id, first, converted);
+  }
+};
 
 template <class S, class P>
 class ModelOf final : public Model {
@@ -101,14 +100,17 @@ public:
   }
   void visit(Kept kept, Visitor& visitor) override {
     synchronize();
+    auto const visit = [&](SegmentId segment, auto tensor) {
+      detail::for_each_run(partition(), segment, tensor, ConvertAndVisit{visitor});
+    };
     for (SegmentId segment : partition().segments()) {
       if (kept == Kept::parameters) {
-        visit(segment, parameters_.stored(segment), visitor);
+        visit(segment, parameters_.stored(segment));
       } else if (partition().segment(segment).trainable) {
-        if (kept == Kept::masters) visit(segment, parameters_.masters(segment), visitor);
-        if (kept == Kept::gradients) visit(segment, parameters_.reduced_gradient(segment), visitor);
-        if (kept == Kept::first_state) visit(segment, optimizer_.state(parameters_, segment, 0), visitor);
-        if (kept == Kept::second_state) visit(segment, optimizer_.state(parameters_, segment, 1), visitor);
+        if (kept == Kept::masters) visit(segment, parameters_.masters(segment));
+        if (kept == Kept::gradients) visit(segment, parameters_.reduced_gradient(segment));
+        if (kept == Kept::first_state) visit(segment, optimizer_.state(parameters_, segment, 0));
+        if (kept == Kept::second_state) visit(segment, optimizer_.state(parameters_, segment, 1));
       }
     }
   }
@@ -116,7 +118,7 @@ public:
     auto const all = parameters_.gather_all();
     synchronize();
     for (ParameterId id : partition().layout().parameters())
-      visit_values(visitor, id, 0, all[id].data(), partition().layout().elements(id));
+      ConvertAndVisit{visitor}(id, all[id].data(), 0, partition().layout().elements(id));
   }
 
   Plan plan(Schedule const& schedule, int rank) const override { return zero::plan<S, P, AnyOptimizer>(partition(), schedule, rank); }
@@ -124,12 +126,6 @@ public:
 private:
   static std::size_t at(Unit unit) { return static_cast<std::size_t>(to_index(unit)); }
 
-  template <class Tensor>
-  void visit(SegmentId segment, Tensor tensor, Visitor& visitor) {
-    detail::for_each_run(partition(), segment, tensor, [&](ParameterId id, auto const* values, std::int64_t first, std::int64_t count) {
-      visit_values(visitor, id, first, values, count);
-    });
-  }
   Streams<HostDevice> streams_;
   Parameters parameters_;
   Optimizer optimizer_;
@@ -139,11 +135,27 @@ private:
   std::vector<decltype(training_->gradients(Unit{}))> gradients_;
 };
 
-template <class P>
-std::unique_ptr<Model> make_model_of(StageNumber stage, ParameterLayout const& layout, CountedThreads& group, Streams<HostDevice> streams,
-                                     MemoryResource& memory, ModelOptions const& options) {
+/// Element types by name.
+template <PrecisionName>
+struct PrecisionOf;
+template <>
+struct PrecisionOf<PrecisionName::fp32> : Precision<float> {};
+template <>
+struct PrecisionOf<PrecisionName::bf16> : Precision<bf16> {};
+template <>
+struct PrecisionOf<PrecisionName::bf16_fp32> : Precision<bf16, bf16, bf16, float> {};
+template <>
+struct PrecisionOf<PrecisionName::half> : Precision<half> {};
+template <>
+struct PrecisionOf<PrecisionName::fp64> : Precision<double> {};
+template <>
+struct PrecisionOf<PrecisionName::fp32_bf16> : Precision<float, float, bf16, float> {};
+
+template <PrecisionName precision>
+std::unique_ptr<Model> ModelMaker<precision>::make(StageNumber stage, ParameterLayout const& layout, CountedThreads& group,
+                                                   Streams<HostDevice> streams, MemoryResource& memory, ModelOptions const& options) {
   auto const make = [&]<class S>(S const*) -> std::unique_ptr<Model> {
-    return std::make_unique<ModelOf<S, P>>(layout, group, streams, memory, options);
+    return std::make_unique<ModelOf<S, PrecisionOf<precision>>>(layout, group, streams, memory, options);
   };
   using R = Replicated;
   using S = Sharded;
@@ -164,11 +176,3 @@ std::unique_ptr<Model> make_model_of(StageNumber stage, ParameterLayout const& l
 }
 
 }  // namespace zero::test
-
-/// Defines make_model_<name> for a precision.
-#define ZERO_TEST_DEFINE_MODEL(name, ...)                                                                                 \
-  std::unique_ptr<zero::test::Model> zero::test::make_model_##name(StageNumber stage, ParameterLayout const& layout,      \
-                                                                   CountedThreads& group, Streams<HostDevice> streams,    \
-                                                                   MemoryResource& memory, ModelOptions const& options) { \
-    return make_model_of<__VA_ARGS__>(stage, layout, group, streams, memory, options);                                    \
-  }

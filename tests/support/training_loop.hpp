@@ -11,6 +11,7 @@
 #include <zero/device/host_stream.hpp>
 
 #include "support/model.hpp"
+#include "support/precisions.hpp"
 
 namespace zero::test {
 

@@ -13,6 +13,7 @@
 
 #include "support/odd_layouts.hpp"
 #include "support/ranks.hpp"
+#include "support/sanitized.hpp"
 #include "support/training_loop.hpp"
 
 namespace {
@@ -114,8 +115,7 @@ void check(std::vector<Account> const& accounts) {
 TEST_CASE("bytes moved and held are the planned ones, at every stage and precision, on odd layouts with ties and frozen parameters") {
   int const ranks = zero::test::ranks();
   std::uint64_t variation = 0;
-  for (PrecisionName precision : {PrecisionName::fp32, PrecisionName::bf16, PrecisionName::bf16_fp32, PrecisionName::half,
-                                  PrecisionName::fp64, PrecisionName::fp32_bf16}) {
+  for (PrecisionName precision : precisions()) {
     for (int stage = 0; stage < stage_count; ++stage) {
       for (StreamMode mode : {StreamMode::calling, StreamMode::two_workers}) {
         ++variation;
@@ -147,10 +147,14 @@ TEST_CASE("the tied layout's bytes are the planned ones in every arrangement of 
   }
 }
 
-TEST_CASE("64 ranks in one process receive and hold what the ZeRO paper says") {
+TEST_CASE("many ranks in one process receive and hold what the ZeRO paper says") {
   if (zero::test::ranks() != 8) return;  // once among the registered runs is enough
-  // No padding: every parameter is a multiple of 64 shards of 128 elements.
+#ifdef ZERO_TEST_SANITIZED
+  constexpr std::int64_t n = 16;
+#else
   constexpr std::int64_t n = 64;
+#endif
+  // No padding: every parameter is a multiple of n shards of 128 elements.
   ParameterLayout layout;
   for (int u = 0; u < 3; ++u) {
     std::string const unit = "u" + std::to_string(u);
@@ -191,11 +195,12 @@ TEST_CASE("64 ranks in one process receive and hold what the ZeRO paper says") {
 TEST_CASE("after the first step nothing is allocated, by any thread") {
   int const ranks = zero::test::ranks();
   zero::Schedule const schedule{.micro_batches = 2};
+  PrecisionName const precision = precisions_of({PrecisionName::fp32_bf16, PrecisionName::bf16}).front();
   for (int stage = 0; stage < stage_count; ++stage) {
     for (StreamMode mode : {StreamMode::calling, StreamMode::two_workers}) {
       std::int64_t before = -1;
       std::int64_t after = -2;
-      run_models({.precision = PrecisionName::fp32_bf16, .stage = stage, .ranks = ranks, .streams = mode}, small_layout(), [&](Rank rank) {
+      run_models({.precision = precision, .stage = stage, .ranks = ranks, .streams = mode}, small_layout(), [&](Rank rank) {
         Passes const passes = plain_passes(schedule);
         zero::HostStreamRef const here = zero::HostStreamRef::calling_thread();
         rank.model.initialize(3, zero::InitialValue::normal(0, 1));

@@ -7,7 +7,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,24 +18,24 @@
 #include <zero/train/sharded_optimizer.hpp>
 #include <zero/train/sharded_parameters.hpp>
 
+#include "support/outcomes.hpp"
+#include "support/same_bits.hpp"
+#include "support/stages.hpp"
+
 namespace {
 
 using zero::HostStreamRef;
+using zero::test::is;
+using zero::test::Outcomes;
+using zero::test::same_bits;
+using zero::test::what_of;
 
 constexpr int ranks = 3;
 constexpr int odd_one = ranks - 1;  // the rank that does something else
 constexpr zero::RunOptions patience{.deadline_ms = 20'000};
 
-struct ShardedPartialSharded {
-  using parameters = zero::Sharded;
-  using gradients = zero::Partial;
-  using optimizer_states = zero::Sharded;
-};
-struct AllReplicated {
-  using parameters = zero::Replicated;
-  using gradients = zero::Replicated;
-  using optimizer_states = zero::Replicated;
-};
+using ShardedPartialSharded = zero::test::Triple<zero::Sharded, zero::Partial, zero::Sharded>;
+using AllReplicated = zero::test::Triple<zero::Replicated, zero::Replicated, zero::Replicated>;
 using Single = zero::Precision<float>;
 using Narrow = zero::Precision<zero::bf16>;
 using CheckedThreads = zero::Checked<zero::Borrowed<zero::ThreadCommunicator>>;
@@ -131,54 +130,27 @@ std::vector<float> train(Group& group, bool workers, Script const& script) {
   return result;
 }
 
-/// What each rank throws: the kind and the text.
-struct Complaint {
-  std::string kind = "none";
-  std::string text;
-};
-
 template <class Body>
-std::array<Complaint, ranks> complaints(Body body) {
-  std::array<Complaint, ranks> result;
-  try {
-    zero::run_ranks(
-        ranks,
-        [&](zero::ThreadCommunicator& comm) {
-          Complaint& own = result[static_cast<std::size_t>(comm.rank())];
-          try {
-            body(comm);
-          } catch (zero::MismatchError const& error) {
-            own = {"mismatch", error.what()};
-            throw;
-          } catch (zero::PeerError const& error) {
-            own = {"peer", error.what()};
-            throw;
-          } catch (std::exception const& error) {
-            own = {"other", error.what()};
-            throw;
-          }
-        },
-        patience);
-  } catch (zero::Error const&) {
-  }
-  return result;
+Outcomes outcomes_of(Body const& body) {
+  return zero::test::outcomes_of(ranks, body, patience);
 }
 
 bool contains(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
 
 /// Every rank says that the ranks' calls differ, and names both: what all others do, and what the odd one does.
-void check_said_by_all(std::array<Complaint, ranks> const& said, std::string const& usual, std::string const& odd) {
-  for (Complaint const& complaint : said) {
-    CAPTURE(complaint.text);
-    CHECK(complaint.kind == "mismatch");
-    CHECK(contains(complaint.text, usual));
-    CHECK(contains(complaint.text, "rank " + std::to_string(odd_one) + " calls " + odd));
+void check_said_by_all(Outcomes const& said, std::string const& usual, std::string const& odd) {
+  for (auto const& error : said.rank) {
+    std::string const text = what_of(error);
+    CAPTURE(text);
+    CHECK(is<zero::MismatchError>(error));
+    CHECK(contains(text, usual));
+    CHECK(contains(text, "rank " + std::to_string(odd_one) + " calls " + odd));
   }
 }
 
 template <class S, class P>
-std::array<Complaint, ranks> run_odd(bool workers, Script const& usual, Script const& odd) {
-  return complaints([&](zero::ThreadCommunicator& comm) {
+Outcomes run_odd(bool workers, Script const& usual, Script const& odd) {
+  return outcomes_of([&](zero::ThreadCommunicator& comm) {
     CheckedThreads checked{zero::Borrowed{comm}};
     train<S, P>(checked, workers, comm.rank() == odd_one ? odd : usual);
   });
@@ -210,7 +182,7 @@ template <class S, class P>
 void check_permuted_hand_over() {
   for (bool const workers : {false, true}) {
     CAPTURE(workers);
-    auto const said = complaints([&](zero::ThreadCommunicator& comm) {
+    auto const said = outcomes_of([&](zero::ThreadCommunicator& comm) {
       CheckedThreads checked{zero::Borrowed{comm}};
       HostStreamRef const here = HostStreamRef::calling_thread();
       zero::HostStream communication({.worker = workers});
@@ -236,21 +208,19 @@ template <class S, class P>
 void check_evaluation_at_the_end() {
   for (bool const workers : {false, true}) {
     CAPTURE(workers);
-    auto const said = complaints([&](zero::ThreadCommunicator& comm) {
+    auto const said = outcomes_of([&](zero::ThreadCommunicator& comm) {
       CheckedThreads checked{zero::Borrowed{comm}};
       train<S, P>(checked, workers, {.evaluates_at_the_end = comm.rank() == odd_one});
     });
     for (int r = 0; r < ranks; ++r) {
-      Complaint const& complaint = said[static_cast<std::size_t>(r)];
-      CAPTURE(complaint.text);
-      CHECK(complaint.kind == (r == odd_one ? "peer" : "none"));
-      if (r == odd_one) CHECK(contains(complaint.text, "has returned"));
+      auto const& error = said.rank[static_cast<std::size_t>(r)];
+      std::string const text = what_of(error);
+      CAPTURE(text);
+      CHECK(is<zero::PeerError>(error) == (r == odd_one));
+      CHECK(contains(text, "has returned") == (r == odd_one));
+      CHECK((error == nullptr) == (r != odd_one));
     }
   }
-}
-
-bool same_bits(std::vector<float> const& a, std::vector<float> const& b) {
-  return !a.empty() && a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 template <class S, class P>
@@ -263,6 +233,7 @@ std::vector<float> result_of(bool workers, Script const& usual, Script const& od
         results[static_cast<std::size_t>(comm.rank())] = train<S, P>(checked, workers, comm.rank() == odd_one ? odd : usual);
       },
       patience);
+  CHECK(!results[0].empty());
   for (auto const& result : results) CHECK(same_bits(result, results[0]));
   return results[0];
 }
@@ -292,11 +263,12 @@ void check_stage() {
 }
 
 /// All ranks say that the odd one was started with another `what`.
-void check_start(std::array<Complaint, ranks> const& said, std::string const& what) {
-  for (Complaint const& complaint : said) {
-    CAPTURE(complaint.text);
-    CHECK(complaint.kind == "mismatch");
-    CHECK(contains(complaint.text, "ranks 0 and " + std::to_string(odd_one) + " were started with different " + what));
+void check_start(Outcomes const& said, std::string const& what) {
+  for (auto const& error : said.rank) {
+    std::string const text = what_of(error);
+    CAPTURE(text);
+    CHECK(is<zero::MismatchError>(error));
+    CHECK(contains(text, "ranks 0 and " + std::to_string(odd_one) + " were started with different " + what));
   }
 }
 
@@ -309,7 +281,7 @@ void start(Group& group, zero::ParameterLayout const& layout, zero::ParametersOp
 /// The odd rank has stage T with types Q.
 template <class S, class P, class T, class Q>
 void check_start_with_others() {
-  check_start(complaints([](zero::ThreadCommunicator& comm) {
+  check_start(outcomes_of([](zero::ThreadCommunicator& comm) {
                 CheckedThreads checked{zero::Borrowed{comm}};
                 if (comm.rank() == odd_one) start<T, Q>(checked, make_layout());
                 else start<S, P>(checked, make_layout());
@@ -330,7 +302,7 @@ template <class S>
 void check_start_with_other_options() {
   for (std::string const what : {"layouts", "options", "cuts"}) {
     for (bool const checks : {false, true}) {
-      check_start(complaints([&](zero::ThreadCommunicator& comm) {
+      check_start(outcomes_of([&](zero::ThreadCommunicator& comm) {
                     CheckedThreads checked{zero::Borrowed{comm}};
                     if (checks) start_with_options<S>(checked, what, comm.rank() == odd_one);
                     else start_with_options<S>(comm, what, comm.rank() == odd_one);
@@ -377,7 +349,7 @@ TEST_CASE("ranks that start at different stages or with different types are told
 TEST_CASE("ranks with different optimizers are told so") {
   for (bool const workers : {false, true}) {
     check_start(
-        complaints([&](zero::ThreadCommunicator& comm) {
+        outcomes_of([&](zero::ThreadCommunicator& comm) {
           CheckedThreads checked{zero::Borrowed{comm}};
           zero::HostStream stream({.worker = workers});
           auto parameters = zero::shard_parameters<zero::Stage3, Single>(make_layout(), checked, {stream, stream}, zero::host_memory());

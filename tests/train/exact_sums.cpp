@@ -131,15 +131,12 @@ void check_stage(Plan const& plan, zero::test::StageNumber stage, std::uint64_t 
   }
 }
 
-constexpr PrecisionName precisions[] = {PrecisionName::fp32, PrecisionName::bf16, PrecisionName::bf16_fp32,
-                                        PrecisionName::half, PrecisionName::fp64, PrecisionName::fp32_bf16};
-
 }  // namespace
 
 TEST_CASE("exact sums of 1, 2 and 3 micro-batches are the unsharded ones, at every stage and precision, on odd layouts") {
   int const ranks = zero::test::ranks();
   std::uint64_t variation = static_cast<std::uint64_t>(ranks);
-  for (PrecisionName precision : precisions) {
+  for (PrecisionName precision : precisions()) {
     for (std::int64_t micro_batches : {1, 2, 3}) {
       std::uint64_t const seed =
           100 * static_cast<std::uint64_t>(precision) + 10 * static_cast<std::uint64_t>(ranks) + static_cast<std::uint64_t>(micro_batches);
@@ -155,7 +152,7 @@ TEST_CASE("exact sums of 1, 2 and 3 micro-batches are the unsharded ones, at eve
 TEST_CASE("field cases 31, 32: 128 micro-batches count once each, on one rank too, where buffers are shared between units") {
   int const ranks = zero::test::ranks();
   std::uint64_t variation = 0;
-  for (PrecisionName precision : precisions) {
+  for (PrecisionName precision : precisions()) {
     Plan const plan{precision, ranks, small_layout(), {integer_passes(5, ranks, 128, true)}};
     for (int stage = 0; stage < stage_count; ++stage) check_stage(plan, stage, variation += 5);
   }
@@ -185,7 +182,7 @@ TEST_CASE("field case 45: an optimizer that is not linear sees only the final gr
 
 TEST_CASE("field case 30: AdamW with clipping, factors for micro-batches and loss scale: the unsharded bits") {
   int const ranks = zero::test::ranks();
-  for (PrecisionName precision : {PrecisionName::fp32, PrecisionName::bf16, PrecisionName::fp64}) {
+  for (PrecisionName precision : precisions_of({PrecisionName::fp32, PrecisionName::bf16, PrecisionName::fp64})) {
     Plan const plan{precision,
                     ranks,
                     odd_layout(79),
@@ -231,7 +228,7 @@ TEST_CASE("field cases 38, 39: small gradients are lost in a bf16 accumulator an
   int const ranks = zero::test::ranks();
   ParameterLayout layout;
   layout.add(layout.add_unit("u"), "u.w", {5});
-  for (PrecisionName precision : {PrecisionName::bf16, PrecisionName::bf16_fp32}) {
+  for (PrecisionName precision : precisions_of({PrecisionName::bf16, PrecisionName::bf16_fp32})) {
     for (int stage = 0; stage < stage_count; ++stage) {
       std::vector<RankValues> sums(static_cast<std::size_t>(ranks));
       run_models({.precision = precision, .stage = stage, .ranks = ranks}, layout, [&](Rank rank) {

@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
@@ -29,13 +28,11 @@
 #include <zero/train/sharded_optimizer.hpp>
 #include <zero/train/sharded_parameters.hpp>
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define ZERO_TEST_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-#define ZERO_TEST_SANITIZED 1
-#endif
-#endif
+#include "support/held_values.hpp"
+#include "support/outcomes.hpp"
+#include "support/same_bits.hpp"
+#include "support/sanitized.hpp"
+#include "support/stages.hpp"
 
 namespace {
 
@@ -85,25 +82,21 @@ void operator delete(void* block, std::align_val_t, std::nothrow_t const&) noexc
 namespace {
 
 using zero::HostStreamRef;
+using zero::test::is;
+using zero::test::Outcomes;
+using zero::test::same_bits;
+using zero::test::what_of;
 
 constexpr int ranks = 3;
-constexpr std::int64_t deadline_ms = 20'000;
+constexpr zero::RunOptions patience{.deadline_ms = 20'000};
 #ifdef ZERO_TEST_SANITIZED
 constexpr int stride = 5;  // every so many of the places where a rank may fail
 #else
 constexpr int stride = 1;
 #endif
 
-struct ShardedPartialSharded {
-  using parameters = zero::Sharded;
-  using gradients = zero::Partial;
-  using optimizer_states = zero::Sharded;
-};
-struct AllReplicated {
-  using parameters = zero::Replicated;
-  using gradients = zero::Replicated;
-  using optimizer_states = zero::Replicated;
-};
+using ShardedPartialSharded = zero::test::Triple<zero::Sharded, zero::Partial, zero::Sharded>;
+using AllReplicated = zero::test::Triple<zero::Replicated, zero::Replicated, zero::Replicated>;
 using Single = zero::Precision<float>;
 using Mixed = zero::Precision<zero::bf16, zero::bf16, zero::bf16, float>;
 
@@ -185,17 +178,9 @@ template <class Parameters>
 std::vector<double> stored_values(Parameters& parameters) {
   std::vector<double> values;
   auto const& partition = parameters.partition();
-  auto const add = [&](zero::SegmentId segment, auto tensor) {
-    auto const size = static_cast<std::int64_t>(tensor.storage().size());
-    auto const shard = partition.shard_range(segment, parameters.group().rank());
-    std::int64_t const begin = size == shard.end - shard.begin ? shard.begin : 0;
-    partition.pieces(segment, begin, begin + size, [&](zero::ParameterId, std::int64_t, std::int64_t offset, std::int64_t count) {
-      for (std::int64_t i = offset - begin; i < offset - begin + count; ++i) values.push_back(double(float(tensor.data()[i])));
-    });
-  };
   for (zero::SegmentId segment : partition.segments()) {
-    add(segment, parameters.stored(segment));
-    if (partition.segment(segment).trainable) add(segment, parameters.masters(segment));
+    zero::test::append_held(partition, segment, parameters.stored(segment), values);
+    if (partition.segment(segment).trainable) zero::test::append_held(partition, segment, parameters.masters(segment), values);
   }
   return values;
 }
@@ -212,11 +197,11 @@ struct Landmarks {
 struct Rank {
   Probe probe;
   std::int64_t failing_allocation = 0;
-  std::exception_ptr outcome;
-  bool ended = false;
+  HeapOrders heap;
   std::optional<std::vector<double>> values;  // when the loop was left, if there were parameters
   std::int64_t live = -1;
   std::int64_t allocations = 0;
+  std::int64_t heap_calls = 0;  // of a program that ended
 };
 
 #define ZERO_TEST_PLACE \
@@ -330,9 +315,14 @@ void train(zero::ThreadCommunicator& comm, bool workers, Rank& rank, Landmarks* 
   keep_values();
 }
 
+template <class Body>
+Outcomes outcomes_of(Body const& body) {
+  return zero::test::outcomes_of(ranks, body, patience);
+}
+
 struct Result {
   std::array<Rank, ranks> rank;
-  std::exception_ptr thrown;  // by run_ranks
+  Outcomes outcomes;
 };
 
 /// Runs the program on all ranks. `prepare(rank, state)` says what shall go wrong.
@@ -340,48 +330,29 @@ template <class S, class P, class Prepare>
 std::unique_ptr<Result> run(bool workers, Prepare prepare, std::array<Landmarks, ranks>* landmarks = nullptr) {
   auto result = std::make_unique<Result>();
   for (int r = 0; r < ranks; ++r) prepare(r, result->rank[static_cast<std::size_t>(r)]);
-  try {
-    zero::run_ranks(ranks,
-                    [&](zero::ThreadCommunicator& comm) {
-                      auto const r = static_cast<std::size_t>(comm.rank());
-                      Rank& rank = result->rank[r];
-                      try {
-                        train<S, P>(comm, workers, rank, landmarks == nullptr ? nullptr : &(*landmarks)[r]);
-                        heap_orders = {};
-                        rank.ended = true;
-                      } catch (...) {
-                        heap_orders = {};
-                        rank.outcome = std::current_exception();
-                        throw;
-                      }
-                    },
-                    {.deadline_ms = deadline_ms});
-  } catch (...) {
-    result->thrown = std::current_exception();
-  }
+  result->outcomes = outcomes_of([&](zero::ThreadCommunicator& comm) {
+    struct EndOfOrders {
+      ~EndOfOrders() { heap_orders = {}; }
+    } const end_of_orders;
+    auto const r = static_cast<std::size_t>(comm.rank());
+    Rank& rank = result->rank[r];
+    heap_calls = 0;
+    heap_orders = rank.heap;
+    train<S, P>(comm, workers, rank, landmarks == nullptr ? nullptr : &(*landmarks)[r]);
+    rank.heap_calls = heap_calls;
+  });
   return result;
 }
 
-/// "" if it is a PeerError about that rank.
-std::string what_if_not_peer_error(std::exception_ptr const& error, int peer) {
+/// "" if it is a PeerError about that rank, with what that rank threw, if it is given.
+std::string what_if_not_peer_error(std::exception_ptr const& error, int peer, std::exception_ptr const& reason = nullptr) {
+  if (!is<zero::PeerError>(error)) return "another kind: " + what_of(error);
   try {
     std::rethrow_exception(error);
   } catch (zero::PeerError const& e) {
-    return e.peer() == peer ? "" : std::string("about another rank: ") + e.what();
-  } catch (std::exception const& e) {
-    return e.what();
-  }
-}
-
-template <class E>
-bool is(std::exception_ptr const& error) {
-  if (error == nullptr) return false;
-  try {
-    std::rethrow_exception(error);
-  } catch (E const&) {
-    return true;
-  } catch (...) {
-    return false;
+    if (e.peer() != peer) return std::string("about another rank: ") + e.what();
+    std::string const text = e.what();
+    return reason == nullptr || text.find(zero::detail::text_of(reason)) != std::string::npos ? "" : "not what the rank threw: " + text;
   }
 }
 
@@ -396,10 +367,6 @@ int place_of(std::exception_ptr const& error) {
   }
 }
 
-bool same_bits(std::vector<double> const& a, std::vector<double> const& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0);
-}
-
 /// What holds whatever failed on rank `bad`: all ranks end, the peers with a PeerError about it or without needing it, and nothing leaks.
 void check_ends(Result& result, int bad) {
   for (int r = 0; r < ranks; ++r) {
@@ -407,7 +374,9 @@ void check_ends(Result& result, int bad) {
     CAPTURE(r);
     CHECK(rank.live == 0);
     CHECK(rank.probe.late_collectives == 0);
-    if (r != bad && !rank.ended) CHECK(what_if_not_peer_error(rank.outcome, bad) == "");
+    auto const& error = result.outcomes.rank[static_cast<std::size_t>(r)];
+    auto const& reason = result.outcomes.rank[static_cast<std::size_t>(bad)];
+    if (r != bad && error != nullptr) CHECK(what_if_not_peer_error(error, bad, reason) == "");
   }
 }
 
@@ -417,7 +386,7 @@ std::array<Landmarks, ranks> reference() {
   std::array<Landmarks, ranks> landmarks;
   auto const result = run<S, P>(
       false, [](int, Rank&) {}, &landmarks);
-  REQUIRE(result->thrown == nullptr);
+  REQUIRE(result->outcomes.run == nullptr);
   for (auto const& marks : landmarks) {
     REQUIRE(!same_bits(marks.values[0], marks.values[1]));
     REQUIRE(!same_bits(marks.values[1], marks.values[2]));
@@ -453,19 +422,19 @@ void check_throws_and_returns(bool workers) {
         if (r == bad) rank.probe.target = place, rank.probe.how = how;
         else rank.probe.how = how;
       });
-      Rank const& failing = result->rank[static_cast<std::size_t>(bad)];
-      reached = failing.probe.failed;
+      auto const& outcome = result->outcomes.rank[static_cast<std::size_t>(bad)];
+      reached = result->rank[static_cast<std::size_t>(bad)].probe.failed;
       CAPTURE(place);
       CAPTURE(static_cast<int>(how));
       check_ends(*result, bad);
       if (!reached) {
-        CHECK(result->thrown == nullptr);
+        CHECK(result->outcomes.run == nullptr);
       } else if (how == How::throws) {
-        CHECK(place_of(failing.outcome) == place);
-        CHECK(place_of(result->thrown) == place);  // and not what the library said on the way
+        CHECK(place_of(outcome) == place);
+        CHECK(place_of(result->outcomes.run) == place);  // and not what the library said on the way
       } else {
-        CHECK(failing.ended);
-        if (result->thrown != nullptr) CHECK(what_if_not_peer_error(result->thrown, bad) == "");
+        CHECK(outcome == nullptr);
+        if (result->outcomes.run != nullptr) CHECK(what_if_not_peer_error(result->outcomes.run, bad) == "");
       }
       // The places of the callbacks exist only where one may throw there.
       Landmarks const& marks = landmarks[static_cast<std::size_t>(bad)];
@@ -486,12 +455,11 @@ void check_tasks_that_throw(bool workers) {
       rank.probe.how = How::task_throws;
       if (r == bad) rank.probe.target = place;
     });
-    Rank const& failing = result->rank[static_cast<std::size_t>(bad)];
-    reached = failing.probe.task_places.load() > place;
+    reached = result->rank[static_cast<std::size_t>(bad)].probe.task_places.load() > place;
     CAPTURE(place);
     check_ends(*result, bad);
-    CHECK(place_of(failing.outcome) == (reached ? place : -1));
-    CHECK(place_of(result->thrown) == (reached ? place : -1));
+    CHECK(place_of(result->outcomes.rank[static_cast<std::size_t>(bad)]) == (reached ? place : -1));
+    CHECK(place_of(result->outcomes.run) == (reached ? place : -1));
     if (reached && place < first_step) check_values(*result, landmarks, 0);
   }
 }
@@ -507,8 +475,8 @@ void check_failing_allocations(bool workers) {
     reached = failing.allocations >= n;
     CAPTURE(n);
     check_ends(*result, bad);
-    CHECK(is<zero::MemoryError>(failing.outcome) == reached);
-    CHECK(is<zero::MemoryError>(result->thrown) == reached);
+    CHECK(is<zero::MemoryError>(result->outcomes.rank[static_cast<std::size_t>(bad)]) == reached);
+    CHECK(is<zero::MemoryError>(result->outcomes.run) == reached);
     // All memory for the steps is had before the first is decided. The whole model needs some more.
     bool const in_the_steps = n <= landmarks[static_cast<std::size_t>(bad)].allocations;
     if (reached && failing.values) check_values(*result, landmarks, in_the_steps ? 0 : workers ? -1 : 2);
@@ -523,34 +491,15 @@ void check_failing_heap(bool workers) {
     bool reached = true;
     for (std::int64_t n = 0; reached; n += stride) {
       int const bad = static_cast<int>(n % ranks);
-      auto result = std::make_unique<Result>();
-      try {
-        zero::run_ranks(ranks,
-                        [&](zero::ThreadCommunicator& comm) {
-                          Rank& rank = result->rank[static_cast<std::size_t>(comm.rank())];
-                          if (comm.rank() == bad) heap_calls = 0, heap_orders = {.allowed = n, .for_good = for_good};
-                          try {
-                            train<S, P>(comm, workers, rank, nullptr);
-                            if (comm.rank() == bad) rank.allocations = heap_calls;
-                            heap_orders = {};
-                            rank.ended = true;
-                          } catch (...) {
-                            heap_orders = {};
-                            rank.outcome = std::current_exception();
-                            throw;
-                          }
-                        },
-                        {.deadline_ms = deadline_ms});
-      } catch (...) {
-        result->thrown = std::current_exception();
-      }
-      Rank const& failing = result->rank[static_cast<std::size_t>(bad)];
-      reached = !failing.ended;
+      auto const result = run<S, P>(workers, [&](int r, Rank& rank) {
+        if (r == bad) rank.heap = {.allowed = n, .for_good = for_good};
+      });
+      reached = result->outcomes.rank[static_cast<std::size_t>(bad)] != nullptr;
       CAPTURE(n);
       CAPTURE(for_good);
       check_ends(*result, bad);
-      CHECK((result->thrown != nullptr) == reached);
-      if (!reached) CHECK(failing.allocations <= n);
+      CHECK((result->outcomes.run != nullptr) == reached);
+      if (!reached) CHECK(result->rank[static_cast<std::size_t>(bad)].heap_calls <= n);
     }
   }
 }
@@ -638,12 +587,13 @@ template <class S, class P>
 void check_leaving_while_busy() {
   for (int run = 0; run < 16; ++run) {
     std::array<Rank, ranks> state;
-    CHECK_NOTHROW(zero::run_ranks(ranks,
-                                  [&](zero::ThreadCommunicator& comm) {
-                                    Rank& rank = state[static_cast<std::size_t>(comm.rank())];
-                                    leave_while_busy<S, P>(comm, run % 2 == 0, run / 2 % 4, rank);
-                                  },
-                                  {.deadline_ms = deadline_ms}));
+    CHECK_NOTHROW(zero::run_ranks(
+        ranks,
+        [&](zero::ThreadCommunicator& comm) {
+          Rank& rank = state[static_cast<std::size_t>(comm.rank())];
+          leave_while_busy<S, P>(comm, run % 2 == 0, run / 2 % 4, rank);
+        },
+        patience));
     for (Rank const& rank : state) CHECK(rank.live == 0);
   }
 }
@@ -683,12 +633,13 @@ void check_leaving_a_pass() {
   for (int until = 3; until >= 0; --until) {
     std::array<std::vector<double>, ranks> values;
     std::array<std::string, ranks> said;
-    zero::run_ranks(ranks,
-                    [&](zero::ThreadCommunicator& comm) {
-                      auto const r = static_cast<std::size_t>(comm.rank());
-                      values[r] = train_after_leaving_a_pass<S, P>(comm, until, said[r]);
-                    },
-                    {.deadline_ms = deadline_ms});
+    zero::run_ranks(
+        ranks,
+        [&](zero::ThreadCommunicator& comm) {
+          auto const r = static_cast<std::size_t>(comm.rank());
+          values[r] = train_after_leaving_a_pass<S, P>(comm, until, said[r]);
+        },
+        patience);
     if (until == 3) expected = values;
     for (std::size_t r = 0; r < ranks; ++r) {
       CHECK(same_bits(values[r], expected[r]));
@@ -713,30 +664,20 @@ TEST_CASE("a pass that all ranks leave early sends nothing, is named by the step
 
 TEST_CASE("field case 67: one rank aborts by itself") {
   for (bool const workers : {false, true}) {
-    std::array<std::exception_ptr, ranks> outcome;
-    CHECK_THROWS_AS(
-        zero::run_ranks(
-            ranks,
-            [&](zero::ThreadCommunicator& comm) {
-              zero::HostStream stream({.worker = workers});
-              Probe probe;
-              Watched group(comm, probe);
-              try {
-                auto parameters = zero::shard_parameters<zero::Stage3, Single>(make_layout(), group, {stream, stream}, zero::host_memory());
-                parameters.initialize(3, [](zero::ParameterId) { return zero::InitialValue::constant(1); });
-                if (comm.rank() == 1) comm.abort(std::make_exception_ptr(Planned(0)));
-                auto const all = parameters.gather_all();
-                zero::HostDevice::synchronize(stream);
-              } catch (...) {
-                outcome[static_cast<std::size_t>(comm.rank())] = std::current_exception();
-                throw;
-              }
-            },
-            {.deadline_ms = deadline_ms}),
-        Planned);
-    CHECK(place_of(outcome[1]) == 0);
-    CHECK(what_if_not_peer_error(outcome[0], 1) == "");
-    CHECK(what_if_not_peer_error(outcome[2], 1) == "");
+    auto const outcomes = outcomes_of([&](zero::ThreadCommunicator& comm) {
+      zero::HostStream stream({.worker = workers});
+      Probe probe;
+      Watched group(comm, probe);
+      auto parameters = zero::shard_parameters<zero::Stage3, Single>(make_layout(), group, {stream, stream}, zero::host_memory());
+      parameters.initialize(3, [](zero::ParameterId) { return zero::InitialValue::constant(1); });
+      if (comm.rank() == 1) comm.abort(std::make_exception_ptr(Planned(0)));
+      auto const all = parameters.gather_all();
+      zero::HostDevice::synchronize(stream);
+    });
+    CHECK(is<Planned>(outcomes.run));
+    CHECK(place_of(outcomes.rank[1]) == 0);
+    CHECK(what_if_not_peer_error(outcomes.rank[0], 1, outcomes.rank[1]) == "");
+    CHECK(what_if_not_peer_error(outcomes.rank[2], 1, outcomes.rank[1]) == "");
   }
 }
 
@@ -768,7 +709,7 @@ TEST_CASE("an allocation that fails on all ranks changes nothing: the call can b
           if (failing == 0) first[r] = values;
           CHECK(values == first[r]);
         },
-        {.deadline_ms = deadline_ms});
+        patience);
   }
 }
 
@@ -778,7 +719,6 @@ TEST_CASE("an exception that leaves gradients, a pass, an optimizer or parameter
     CAPTURE(static_cast<int>(leaves));
     std::atomic<int> peers_ended = 0;
     bool ended_meanwhile = false;
-    std::array<std::exception_ptr, ranks> outcome;
     auto const peers_end = [&] {
       for (int ms = 0; peers_ended.load() < ranks - 1 && ms < 10'000; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       ended_meanwhile = peers_ended.load() == ranks - 1;
@@ -822,20 +762,17 @@ TEST_CASE("an exception that leaves gradients, a pass, an optimizer or parameter
         throw;
       }
     };
-    CHECK_THROWS_AS(zero::run_ranks(ranks,
-                                    [&](zero::ThreadCommunicator& comm) {
-                                      try {
-                                        body(comm);
-                                      } catch (...) {
-                                        outcome[static_cast<std::size_t>(comm.rank())] = std::current_exception();
-                                        if (comm.rank() != 1) peers_ended.fetch_add(1);
-                                        throw;
-                                      }
-                                    },
-                                    {.deadline_ms = deadline_ms}),
-                    Planned);
+    auto const outcomes = outcomes_of([&](zero::ThreadCommunicator& comm) {
+      try {
+        body(comm);
+      } catch (...) {
+        if (comm.rank() != 1) peers_ended.fetch_add(1);
+        throw;
+      }
+    });
+    CHECK(is<Planned>(outcomes.run));
     CHECK(ended_meanwhile);
-    CHECK(what_if_not_peer_error(outcome[0], 1) == "");
-    CHECK(what_if_not_peer_error(outcome[2], 1) == "");
+    CHECK(what_if_not_peer_error(outcomes.rank[0], 1) == "");
+    CHECK(what_if_not_peer_error(outcomes.rank[2], 1) == "");
   }
 }

@@ -64,7 +64,7 @@ ParameterLayout untied_layout() {
 TEST_CASE("field cases 20, 24, 25, 28: a gradient of ones has the norm sqrt(trainable elements), each counted once, exactly") {
   ParameterLayout const layout = untied_layout();
   double const expected = std::sqrt(static_cast<double>(layout.trainable_elements()));
-  for (PrecisionName precision : {PrecisionName::fp32, PrecisionName::bf16, PrecisionName::half, PrecisionName::fp64}) {
+  for (PrecisionName precision : precisions_of({PrecisionName::fp32, PrecisionName::bf16, PrecisionName::half, PrecisionName::fp64})) {
     for (int ranks : rank_counts) {
       for (int stage = 0; stage < stage_count; ++stage) {
         INFO(name(precision), ", ", ranks, " ranks, ", stage_name(stage));
@@ -78,7 +78,7 @@ TEST_CASE("field cases 20, 24, 25, 28: a gradient of ones has the norm sqrt(trai
 
 TEST_CASE("field cases 21, 22, 39: equal summed gradients have the same norm to the bit, for every stage and number of ranks") {
   ParameterLayout const layout = odd_layout(4);
-  for (PrecisionName precision : {PrecisionName::fp32, PrecisionName::bf16, PrecisionName::fp64}) {
+  for (PrecisionName precision : precisions_of({PrecisionName::fp32, PrecisionName::bf16, PrecisionName::fp64})) {
     double expected = -1;
     for (int ranks : rank_counts) {
       for (int stage = 0; stage < stage_count; ++stage) {
@@ -148,7 +148,7 @@ TEST_CASE("field case 18: what padding and gaps hold is in no norm and no flag")
   double const expected = std::sqrt(static_cast<double>(layout.trainable_elements()));
   for (int ranks : rank_counts) {
     for (int stage = 0; stage < stage_count; ++stage) {
-      for (PrecisionName precision : {PrecisionName::fp32, PrecisionName::bf16_fp32}) {
+      for (PrecisionName precision : precisions_of({PrecisionName::fp32, PrecisionName::bf16_fp32})) {
         INFO(ranks, " ranks, ", stage_name(stage), ", ", name(precision));
         // Nothing is zeroed: what the kernels do not overwrite is what the memory resource gave, NaN.
         Passes passes = passes_of(0, GradientRule::constant(1));
@@ -168,7 +168,7 @@ TEST_CASE("field cases 73, 74, 94: infinity on one rank makes all ranks skip; no
   ParameterLayout const layout = small_layout();  // fewer elements than ranks in some segments: ranks without an own element take part
   zero::InitialValue const initial = zero::InitialValue::normal(0, 1);
   StepOptions const options{.max_norm = 2};
-  for (PrecisionName precision : {PrecisionName::fp32, PrecisionName::bf16}) {
+  for (PrecisionName precision : precisions_of({PrecisionName::fp32, PrecisionName::bf16})) {
     for (int ranks : {1, 3, 8}) {
       Passes const good = passes_of(0, GradientRule::integers(3, 2, 3));
       Passes bad = good;

@@ -14,7 +14,7 @@
 #include <zero/comm/checked.hpp>
 #include <zero/train/sharded_optimizer.hpp>
 
-#include "support/stages.hpp"
+#include "support/two_ranks.hpp"
 
 namespace {
 
@@ -76,6 +76,25 @@ TEST_CASE("a pass that has ended gathers nothing, opens nothing and does not end
   });
 }
 
+TEST_CASE("a pass whose gradients are open does not end, and ends when they are handed over") {
+  run_stages([](auto& parameters, Example const& e, std::string& wrong) {
+    auto pass = parameters.training_pass();
+    auto gradients = pass.gradients(e.b);
+    gradients["bias"][0] += 3;
+    expect_refused(wrong, "finish: the gradients of unit 'b' were not handed over", [&] { pass.finish(); });
+    expect_refused<zero::LayoutError>(wrong, "first_use: unit 'b' does not use parameter 'a.frozen'",
+                                      [&] { static_cast<void>(gradients.first_use(e.frozen)); });
+    gradients.hand_over();
+    pass.finish();
+    auto const report = parameters.reduce().wait();
+    expect(wrong, report.norm == 3, "nothing was lost");
+    parameters.publish();
+    auto const all = parameters.gather_all();
+    expect_refused<zero::LayoutError>(wrong, "", [&] { static_cast<void>(all[Unit{1000}]); });
+    expect_refused<zero::LayoutError>(wrong, "", [&] { static_cast<void>(all[ParameterId{1000}]); });
+  });
+}
+
 TEST_CASE("gradients cannot be handed over after their pass, nor after they were discarded") {
   run_stages([]<class Parameters>(Parameters& parameters, Example const& e, std::string& wrong) {
     using Scope = decltype(std::declval<decltype(parameters.training_pass())&>().gradients(Unit{}));
@@ -83,9 +102,8 @@ TEST_CASE("gradients cannot be handed over after their pass, nor after they were
     {
       auto pass = parameters.training_pass();
       survivor = pass.gradients(e.b);
-      expect_refused(wrong, "unit 'b' were not handed over", [&] { pass.finish(); });
     }
-    expect_refused(wrong, "unit 'b' were not handed over", [&] { parameters.reduce(); });
+    expect_refused(wrong, "a pass was not finished", [&] { parameters.reduce(); });
     expect_refused(wrong, "hand_over: this pass has ended", [&] { survivor.hand_over(); });
     parameters.discard_gradients();
     {
@@ -153,6 +171,7 @@ TEST_CASE("a step is applied with the decision that was made for it, of these pa
     expect_refused(wrong, "apply: this decision is not the one", [&] { optimizer.apply(parameters, {}); });
     expect_refused(wrong, "apply: this decision is not the one", [&] { optimizer.apply(parameters, foreign); });
     optimizer.apply(parameters, first);
+    expect_refused(wrong, "has already followed this decision", [&] { optimizer.apply(parameters, first); });
     parameters.publish();
     others.publish();
     pass_of_ones(parameters);
@@ -161,6 +180,15 @@ TEST_CASE("a step is applied with the decision that was made for it, of these pa
     optimizer.apply(parameters, second);
     parameters.publish();
     expect(wrong, bias_is(parameters, e, 2), "two steps");
+    // A decision of four steps ago lies where the latest does.
+    zero::ShardedOptimizer<zero::SGD, Stage> another{parameters, {.learning_rate = 0}};
+    for (int i = 0; i < 4; ++i) {
+      pass_of_ones(parameters);
+      auto const latest = parameters.reduce();
+      if (i == 3) expect_refused(wrong, "apply: this decision is not the one", [&] { another.apply(parameters, second); });
+      another.apply(parameters, latest);
+      parameters.publish();
+    }
   });
 }
 
@@ -253,6 +281,24 @@ TEST_CASE("states of frozen and unknown segments are refused by name") {
     expect_refused(wrong, "has 2 states, and no number 2", [&] { static_cast<void>(optimizer.state(parameters, weight, 2)); });
     expect_refused(wrong, "no number -1", [&] { static_cast<void>(optimizer.state(parameters, weight, -1)); });
     parameters.publish();
+  });
+}
+
+TEST_CASE("a gradient that is no number of the optimizer's type after its factors is skipped") {
+  run_stages([]<class Parameters>(Parameters& parameters, Example const& e, std::string& wrong) {
+    zero::ShardedOptimizer<zero::SGD, typename Parameters::stage> optimizer{parameters, {.learning_rate = 1}};
+    auto const step = [&](float gradient, zero::StepOptions const& options) {
+      auto pass = parameters.training_pass();
+      auto gradients = pass.gradients(e.b);
+      gradients["bias"][5] += gradient;
+      gradients.hand_over();
+      pass.finish();
+      return optimizer.step(parameters, options).wait();
+    };
+    expect(wrong, !step(1e30f, {.loss_scale = 1e-20}).applied, "the unscaled gradient is 1e50");
+    expect(wrong, !step(1e-30f, {.loss_scale = 1e-60}).applied, "the factor is 1e60, though the gradient is 1e30");
+    expect(wrong, bias_is(parameters, e, 3), "nothing was changed");
+    expect(wrong, step(1e30f, {.max_norm = 1, .loss_scale = 1e-8}).applied, "clipped, it is 1");
   });
 }
 

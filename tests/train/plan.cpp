@@ -4,25 +4,19 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 
 #include <doctest/doctest.h>
 #include <zero/train/plan.hpp>
+
+#include "support/stages.hpp"
 
 namespace {
 
 using Paper = zero::Precision<zero::bf16>;
 using Single = zero::Precision<float>;
-
-struct DeferredReduction {
-  using parameters = zero::Sharded;
-  using gradients = zero::Partial;
-  using optimizer_states = zero::Sharded;
-};
-struct ReducedTooOften {
-  using parameters = zero::Replicated;
-  using gradients = zero::Replicated;
-  using optimizer_states = zero::Sharded;
-};
+using DeferredReduction = zero::test::Triple<zero::Sharded, zero::Partial, zero::Sharded>;
+using ReducedTooOften = zero::test::Triple<zero::Replicated, zero::Replicated, zero::Sharded>;
 
 constexpr zero::ParameterLayout flat(std::int64_t elements) {
   zero::ParameterLayout layout;
@@ -179,4 +173,37 @@ TEST_CASE("the norm is control traffic, and none where neither clipping nor the 
   CHECK(on.received_bytes(zero::Subject::control) == 168);  // 2 (N - 1)/N of 21 words of 8 bytes
   CHECK(off.received_bytes(zero::Subject::control) == 0);
   CHECK(on.received_bytes() == off.received_bytes());
+}
+
+namespace {
+
+/// What planning with that is refused with; empty if it is not, or if the error names another place than the call.
+std::string refusal(int ranks, zero::Schedule const& schedule, int rank) {
+  int line = 0;
+  try {
+    line = __LINE__ + 1;
+    static_cast<void>(zero::plan<zero::Stage2, Single, zero::SGD>(three_units(), ranks, schedule, rank));
+  } catch (zero::UsageError const& error) {
+    bool const here = error.where().line == line && std::string(error.where().file).find("tests/train/plan.cpp") != std::string::npos;
+    return here ? error.what() : "";
+  }
+  return "";
+}
+
+bool says(std::string const& text, char const* part) { return text.find(part) != std::string::npos; }
+
+// What is legal stays a constant expression, to the last rank.
+static_assert(zero::plan<zero::Stage2, Single, zero::SGD>(three_units(), 3, {.inference_passes = 1}, 2).received_bytes() > 0);
+
+}  // namespace
+
+TEST_CASE("a loop or a rank that cannot be is refused where it was asked for") {
+  CHECK(says(refusal(0, {}, 0), "the number of ranks of a partition cannot be 0"));
+  CHECK(says(refusal(-3, {}, 0), "cannot be -3"));
+  CHECK(says(refusal(2, {.micro_batches = 0}, 0), "plan: a step has at least one micro-batch, not 0"));
+  CHECK(says(refusal(2, {.micro_batches = -1}, 0), "not -1"));
+  CHECK(says(refusal(2, {.inference_passes = -1}, 0), "plan: the number of inference passes is -1"));
+  CHECK(says(refusal(2, {}, 2), "plan: the partition has no rank 2"));
+  CHECK(says(refusal(2, {}, -1), "plan: the partition has no rank -1"));
+  CHECK_THROWS_AS(static_cast<void>(zero::plan<zero::Stage0, Single, zero::SGD>(three_units(), 0)), zero::LayoutError);
 }

@@ -31,6 +31,9 @@ struct IntegerWire : Precision<float> {
   using wire = int;
 };
 static_assert(!zero::PrecisionPolicy<IntegerWire> && !zero::PrecisionPolicy<float>);
+static_assert(!zero::PrecisionPolicy<Precision<float, float, float, bf16>>,
+              "Partial would round before the sum over ranks, Sharded after it");
+static_assert(!zero::PrecisionPolicy<Precision<bf16, bf16, zero::half, bf16>>, "bf16 does not hold every half");
 
 }  // namespace
 

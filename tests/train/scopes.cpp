@@ -11,7 +11,7 @@
 
 #include <zero/comm/checked.hpp>
 
-#include "support/stages.hpp"
+#include "support/two_ranks.hpp"
 
 namespace {
 

@@ -6,18 +6,14 @@
 #include <string>
 #include <type_traits>
 
+#include "support/stages.hpp"
+
 namespace {
 
 using zero::Partial;
 using zero::Replicated;
 using zero::Sharded;
-
-template <class P, class G, class O>
-struct Triple {
-  using parameters = P;
-  using gradients = G;
-  using optimizer_states = O;
-};
+using zero::test::Triple;
 
 template <class P>
 constexpr bool six_stages = zero::Stage<Triple<P, Partial, Replicated>> && zero::Stage<Triple<P, Partial, Sharded>> &&

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
 #include <type_traits>
 
 namespace {
@@ -59,18 +60,53 @@ TEST_CASE("parameters are found by order, enum, name and id; own ones first, the
   CHECK(tokens == e.pointers[2]);
 }
 
-TEST_CASE("what a unit does not use, and a wrong number of pointers, are refused") {
+namespace {
+
+/// What a call on `line` of this file is refused with: a text, or why it is not the error that was wanted.
+template <class E, class F>
+std::string refusal(int line, F call) {
+  try {
+    static_cast<void>(call());
+    return "nothing was thrown";
+  } catch (E const& error) {
+    bool const here = error.where().line == line && std::string(error.where().file).find("tests/train/unit_view.cpp") != std::string::npos;
+    return here ? error.what() : std::string("another place: ") + error.what();
+  } catch (std::exception const& error) {
+    return std::string("another type: ") + error.what();
+  }
+}
+
+bool says(std::string const& text, char const* part) { return text.find(part) != std::string::npos && text.find("another ") != 0; }
+
+}  // namespace
+
+TEST_CASE("what a unit does not use, and a wrong number of pointers, are refused where the caller asked") {
+  using zero::LayoutError;
   Example const e;
   float* pointer = nullptr;
   UnitView<float> const embed{e.layout, e.embed, &pointer};
-  CHECK_THROWS_AS(static_cast<void>(embed.data(e.weight)), zero::LayoutError);
-  CHECK_THROWS_AS(static_cast<void>(embed["weight"]), zero::LayoutError);
-  CHECK_THROWS_AS(static_cast<void>(zero::pointers<2>(e.view())), zero::UsageError);
+  char const* const other = "unit 'embed' does not use parameter 'block.weight'";
+  CHECK(says(refusal<LayoutError>(__LINE__, [&] { return embed.data(e.weight); }), other));
+  CHECK(says(refusal<LayoutError>(__LINE__, [&] { return embed.data(ParameterId{7}); }), "no parameter has the id 7"));
+  CHECK(says(refusal<LayoutError>(__LINE__, [&] { return embed["weight"]; }), "unit 'embed' uses no parameter named 'weight'"));
+  CHECK(says(refusal<LayoutError>(__LINE__, [&] { return embed[std::string("weight")]; }), "uses no parameter named 'weight'"));
+  CHECK(says(refusal<LayoutError>(__LINE__, [&] { return embed[1]; }), "unit 'embed' has 1 parameters, none with the number 1"));
+  CHECK(says(refusal<LayoutError>(__LINE__, [&] { return embed[-1]; }), "none with the number -1"));
+  CHECK(says(refusal<LayoutError>(__LINE__, [&] { return embed[Block::tokens]; }), "none with the number 2"));
+  CHECK(says(refusal<LayoutError>(__LINE__, [&] { return embed.elements(1); }), "none with the number 1"));
+  CHECK(says(refusal<zero::UsageError>(__LINE__, [&] { return zero::pointers<2>(e.view()); }), "the unit has 3 parameters"));
 }
 
-TEST_CASE("an empty view has no parameters") {
+TEST_CASE("an empty view has no parameters and says so, however it is asked") {
+  using zero::UsageError;
   UnitView<float> const empty;
   CHECK(empty.size() == 0);
   CHECK(empty.ids().empty());
-  CHECK_THROWS_AS(static_cast<void>(empty["weight"]), zero::UsageError);
+  char const* const text = "an empty or released view has no parameters";
+  CHECK(says(refusal<UsageError>(__LINE__, [&] { return empty["weight"]; }), text));
+  CHECK(says(refusal<UsageError>(__LINE__, [&] { return empty[0]; }), text));
+  CHECK(says(refusal<UsageError>(__LINE__, [&] { return empty[Block::weight]; }), text));
+  CHECK(says(refusal<UsageError>(__LINE__, [&] { return empty.data(ParameterId{0}); }), text));
+  CHECK(says(refusal<UsageError>(__LINE__, [&] { return empty.elements(0); }), text));
+  CHECK(zero::pointers<0>(empty).empty());
 }

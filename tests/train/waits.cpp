@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -20,13 +21,10 @@
 #include <zero/train/sharded_optimizer.hpp>
 #include <zero/train/sharded_parameters.hpp>
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define ZERO_TEST_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-#define ZERO_TEST_SANITIZED 1
-#endif
-#endif
+#include "support/held_values.hpp"
+#include "support/same_bits.hpp"
+#include "support/sanitized.hpp"
+#include "support/stages.hpp"
 
 namespace {
 
@@ -38,16 +36,8 @@ constexpr int ranks = 2;
 constexpr int lanes = 8;
 
 // Between them they use every conversion and every buffer of the library.
-struct ShardedPartialSharded {
-  using parameters = zero::Sharded;
-  using gradients = zero::Partial;
-  using optimizer_states = zero::Sharded;
-};
-struct GatheredForTheStep {
-  using parameters = zero::Replicated;
-  using gradients = zero::Sharded;
-  using optimizer_states = zero::Replicated;
-};
+using ShardedPartialSharded = zero::test::Triple<zero::Sharded, zero::Partial, zero::Sharded>;
+using GatheredForTheStep = zero::test::Triple<zero::Replicated, zero::Sharded, zero::Replicated>;
 using Single = zero::Precision<float>;
 using Mixed = zero::Precision<zero::bf16, zero::bf16, zero::bf16, float>;
 using NarrowWire = zero::Precision<float, float, zero::bf16, float>;
@@ -79,12 +69,7 @@ struct Run {
 /// What a rank ends with: reports, activations, weights, masters and states.
 using Outcome = std::array<std::vector<double>, ranks>;
 
-bool same_bits(Outcome const& a, Outcome const& b) {
-  for (std::size_t r = 0; r < a.size(); ++r) {
-    if (a[r].size() != b[r].size() || std::memcmp(a[r].data(), b[r].data(), a[r].size() * sizeof(double)) != 0) return false;
-  }
-  return true;
-}
+bool same_bits(Outcome const& a, Outcome const& b) { return std::equal(a.begin(), a.end(), b.begin(), zero::test::same_bits<double>); }
 
 zero::ParameterLayout make_layout() {
   zero::ParameterLayout layout;
@@ -254,18 +239,8 @@ std::vector<double> train(zero::ThreadCommunicator& comm, Run const& run) {
     auto const& partition = parameters.partition();
     for (zero::SegmentId segment : partition.segments()) {
       if (!partition.segment(segment).trainable) continue;
-      auto const masters = parameters.masters(segment);
-      auto const state = optimizer.state(parameters, segment, 0);
-      std::int64_t const begin = masters.storage().size() == static_cast<std::size_t>(partition.segment(segment).shard_elements)
-                                     ? partition.shard_range(segment, comm.rank()).begin
-                                     : 0;
-      partition.pieces(segment, begin, begin + static_cast<std::int64_t>(masters.storage().size()),
-                       [&](zero::ParameterId, std::int64_t, std::int64_t offset, std::int64_t count) {
-                         for (std::int64_t i = offset - begin; i < offset - begin + count; ++i) {
-                           outcome.push_back(double(masters.data()[i]));
-                           outcome.push_back(double(state.data()[i]));
-                         }
-                       });
+      zero::test::append_held(partition, segment, parameters.masters(segment), outcome);
+      zero::test::append_held(partition, segment, optimizer.state(parameters, segment, 0), outcome);
     }
   }
   return outcome;

@@ -64,10 +64,10 @@ public:
   }
 
   /// See `Splits`. The new group is checked too.
-  [[nodiscard]] auto split(int color, int key = 0)
+  [[nodiscard]] auto split(int color, int key = 0, SourceLocation where = SourceLocation::current())
     requires Splits<Inner>
   {
-    auto child = inner_.split(color, key);
+    auto child = detail::split_at(inner_, color, key, where);
     return Checked<decltype(child)>(std::move(child));
   }
 

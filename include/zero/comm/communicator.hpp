@@ -20,7 +20,7 @@ namespace zero {
 /// - rank() is in [0, size()) and both never change;
 /// - `abort(cause)` may be called by any thread at any time. It never blocks: peers that wait in the group, or call it later, throw a
 ///   `PeerError` with the cause's text; the first cause is kept;
-/// - a model is movable; moving it while its operations are in flight is allowed.
+/// - a model is movable; moving it while its operations are in flight is allowed. What was moved from is in no group.
 template <class C>
 concept RankGroup = requires(C& group, C const& view, std::exception_ptr cause) {
   typename C::Device;
@@ -39,7 +39,8 @@ using StreamOf = typename C::Device::Stream;
 ///
 /// What the syntax cannot say:
 /// - all ranks of the group enqueue the same operations in the same order, whichever streams they use. Operations of one communicator
-///   start in the order of these calls;
+///   start in the order of these calls. In a group of one rank nothing is communicated and streams are not ordered: a copy is enqueued where the
+///   result lies elsewhere;
 /// - the buffers must stay as they are, and untouched by others, until the stream has passed the operation;
 /// - failures on the way arrive at the stream: its later work does not run, and its next call or wait throws. Wrong arguments throw
 ///   `UsageError` in the call and enqueue nothing.
@@ -139,6 +140,16 @@ void enqueue_at(C& group, StreamOf<C> stream, Operation const& operation, Source
   }
 }
 
+/// The same for `split`.
+template <class C>
+[[nodiscard]] auto split_at(C& group, int color, int key, SourceLocation where) {
+  if constexpr (requires { group.split(color, key, where); }) {
+    return group.split(color, key, where);
+  } else {
+    return group.split(color, key);
+  }
+}
+
 }  // namespace detail
 
 /// A communicator by reference, for adaptors, which keep what they adapt by value:
@@ -169,10 +180,10 @@ public:
   }
 
   /// A new communicator that the caller owns.
-  [[nodiscard]] auto split(int color, int key = 0)
+  [[nodiscard]] auto split(int color, int key = 0, SourceLocation where = SourceLocation::current())
     requires Splits<C>
   {
-    return inner_->split(color, key);
+    return detail::split_at(*inner_, color, key, where);
   }
 
 private:

@@ -113,10 +113,10 @@ public:
   }
 
   /// See `Splits`. The new group counts into the same `Traffic`.
-  [[nodiscard]] auto split(int color, int key = 0)
+  [[nodiscard]] auto split(int color, int key = 0, SourceLocation where = SourceLocation::current())
     requires Splits<Inner>
   {
-    auto child = inner_.split(color, key);
+    auto child = detail::split_at(inner_, color, key, where);
     return Counting<decltype(child)>(std::move(child), *traffic_);
   }
 

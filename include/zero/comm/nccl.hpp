@@ -16,8 +16,8 @@
 
 #include <zero/comm/communicator.hpp>
 #include <zero/comm/detail/arguments.hpp>
-#include <zero/comm/detail/failure_domain.hpp>
 #include <zero/comm/detail/nccl_calls.hpp>
+#include <zero/comm/detail/nccl_domain.hpp>
 #include <zero/comm/detail/nccl_family.hpp>
 #include <zero/comm/detail/nccl_handle.hpp>
 #include <zero/comm/nccl_error.hpp>
@@ -68,7 +68,7 @@ public:
   /// @throws UsageError for a place that is none or an NCCL before 2.18; NcclError; DeadlineError where ranks are missing; DeviceError.
   NcclCommunicator(ncclUniqueId const& id, NcclPlace const& place, NcclOptions const& options = {},
                    SourceLocation where = SourceLocation::current())
-      : NcclCommunicator(id, place, options, std::make_shared<detail::FailureDomain>(), where) {}
+      : NcclCommunicator(id, place, options, std::make_shared<detail::NcclDomain>(), where) {}
 
   /// Uses a communicator that stays its owner's, who must keep it until this object has ended. Nobody else may call it meanwhile.
   /// @throws UsageError for null or an NCCL before 2.18; NcclError; DeviceError.
@@ -80,7 +80,7 @@ public:
     int device = 0;
     detail::check_nccl("ncclCommUserRank", ncclCommUserRank(comm, &rank));
     detail::check_nccl("ncclCommCuDevice", ncclCommCuDevice(comm, &device), rank);
-    auto family = std::make_shared<detail::NcclFamily>(std::make_shared<detail::FailureDomain>(), rank, device, options.deadline_ms);
+    auto family = std::make_shared<detail::NcclFamily>(std::make_shared<detail::NcclDomain>(), rank, device, options.deadline_ms);
     auto handle =
         std::make_unique<detail::NcclHandle>(std::move(family), detail::NcclOwnership{.owned = false, .may_abort = options.may_abort});
     *handle->slot() = comm;
@@ -117,8 +117,8 @@ public:
   template <class Operation>
     requires detail::NcclOperation<Operation>
   void enqueue(CudaStreamRef stream, Operation const& operation, SourceLocation where = SourceLocation::current()) {
-    detail::check_arguments(operation, size(), rank(), where);
-    detail::check_nccl_factor(operation, size(), rank(), where);
+    detail::check_arguments(operation, size(), handle_->name(), where);
+    detail::check_nccl_factor(operation, size(), handle_->name(), where);
     handle_->family().throw_if_failed();
     check_stream(stream, where);
     if constexpr (requires { operation.count; }) {
@@ -166,12 +166,12 @@ public:
     if (int const version = nccl_version(); version < 22600) {
       throw UsageError("duplicate: two communicators at once may deadlock before NCCL 2.26; version " + detail::nccl_version_text(version) +
                            " runs here",
-                       where, rank());
+                       where, handle_->name());
     }
     char const* const implicit = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     if (implicit == nullptr || std::string_view(implicit) != "1") {
       throw UsageError("duplicate: two communicators at once may deadlock unless NCCL_LAUNCH_ORDER_IMPLICIT=1 is set for all ranks", where,
-                       rank());
+                       handle_->name());
     }
     return split(0, rank(), where);
   }
@@ -179,7 +179,7 @@ public:
   /// Fails this rank's communicator and all that were split from the same first one. Any thread may call it, at any time; it does not block:
   /// the watchdog aborts. The first cause is kept. Peers in other processes notice by their deadline.
   void abort(std::exception_ptr cause) noexcept {
-    if (cause == nullptr) cause = std::make_exception_ptr(CommunicationError("the group was aborted", handle_->family().rank()));
+    if (cause == nullptr) cause = std::make_exception_ptr(CommunicationError("the group was aborted", handle_->name()));
     handle_->family().fail(std::move(cause));
   }
 
@@ -198,7 +198,7 @@ private:
   explicit NcclCommunicator(std::unique_ptr<detail::NcclHandle> handle) noexcept
       : handle_(std::move(handle)), exceptions_(std::uncaught_exceptions()) {}
 
-  NcclCommunicator(ncclUniqueId const& id, NcclPlace place, NcclOptions const& options, std::shared_ptr<detail::FailureDomain> domain,
+  NcclCommunicator(ncclUniqueId const& id, NcclPlace place, NcclOptions const& options, std::shared_ptr<detail::NcclDomain> domain,
                    SourceLocation where)
       : exceptions_(std::uncaught_exceptions()) {
     handle_ = detail::make_nccl_handle(place, options, std::move(domain), where);
@@ -216,7 +216,7 @@ private:
     if (stream.device() != device()) {
       throw UsageError(
           "the stream is on CUDA device " + std::to_string(stream.device()) + ", the communicator's is " + std::to_string(device()), where,
-          rank());
+          handle_->name());
     }
   }
 
@@ -231,7 +231,7 @@ private:
     if (handle_ == nullptr) return;
     if (std::uncaught_exceptions() > exceptions_ && !handle_->family().failed()) {
       try {
-        throw CommunicationError("an exception is leaving the code that uses the group", handle_->family().rank());
+        throw CommunicationError("an exception is leaving the code that uses the group", handle_->name());
       } catch (...) {
         handle_->family().fail(std::current_exception());
       }

@@ -19,7 +19,7 @@ namespace zero {
 /// its last error.
 class NcclError : public CommunicationError {
 public:
-  NcclError(char const* call, ncclResult_t result, std::string const& text, int rank)
+  NcclError(char const* call, ncclResult_t result, std::string const& text, RankName rank)
       : CommunicationError(text, rank), call_(call), result_(result) {}
 
   /// The function that reported it, a literal.
@@ -40,7 +40,7 @@ namespace detail {
 }
 
 /// The typed error of a call that failed.
-[[nodiscard]] inline NcclError nccl_error(char const* call, ncclResult_t result, ncclComm_t comm, int rank) {
+[[nodiscard]] inline NcclError nccl_error(char const* call, ncclResult_t result, ncclComm_t comm, RankName rank) {
   std::string text = std::string(call) + " failed: " + ncclGetErrorString(result) + " (" + std::to_string(static_cast<int>(result)) + ")";
   char const* const last = ncclGetLastError(comm);
   if (last != nullptr && *last != '\0') text += "; NCCL's last error: " + std::string(last);
@@ -48,7 +48,7 @@ namespace detail {
 }
 
 /// @throws NcclError where a call failed.
-inline void check_nccl(char const* call, ncclResult_t result, int rank = -1) {
+inline void check_nccl(char const* call, ncclResult_t result, RankName rank = {}) {
   if (result != ncclSuccess) throw nccl_error(call, result, nullptr, rank);
 }
 

@@ -81,7 +81,7 @@ private:
     if (NCCL_VERSION_CODE >= version && running >= version) return;
     throw UsageError(std::string("NcclMemory: ") + call + " needs NCCL " + detail::nccl_version_text(version) + "; compiled with " +
                          detail::nccl_version_text(NCCL_VERSION_CODE) + ", running " + detail::nccl_version_text(running),
-                     where, handle_.rank());
+                     where, handle_.name());
   }
 
 #if NCCL_VERSION_CODE >= 21900
@@ -112,7 +112,7 @@ private:
                                                                       &added->window, NCCL_WIN_COLL_SYMMETRIC));
     }
     if (added->window == nullptr) {
-      throw CommunicationError("ncclCommWindowRegister gives no window: there are no symmetric windows on this machine", handle_.rank());
+      throw CommunicationError("ncclCommWindowRegister gives no window: there are no symmetric windows on this machine", handle_.name());
     }
     detail::LockGuard const guard(lock_);
     windows_.push_back(std::move(added));

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include <zero/comm/communicator.hpp>
-#include <zero/comm/detail/failure_domain.hpp>
 #include <zero/comm/detail/nccl_calls.hpp>
+#include <zero/comm/detail/nccl_domain.hpp>
 #include <zero/comm/detail/nccl_handle.hpp>
 #include <zero/comm/launch_environment.hpp>
 #include <zero/comm/nccl.hpp>
@@ -143,7 +143,7 @@ template <Broadcasts<std::uint8_t> Host>
                                                                     SourceLocation where = SourceLocation::current()) {
   if (devices.empty()) throw UsageError("nccl_all_devices: no devices", where);
   int const ranks = static_cast<int>(devices.size());
-  auto const domain = std::make_shared<detail::FailureDomain>();
+  auto const domain = std::make_shared<detail::NcclDomain>();
   std::vector<std::unique_ptr<detail::NcclHandle>> handles;
   for (int rank = 0; rank < ranks; ++rank) {
     NcclPlace place{.rank = rank, .ranks = ranks, .device = devices[static_cast<std::size_t>(rank)]};
@@ -186,7 +186,7 @@ template <Broadcasts<std::uint8_t> Host>
   }
   if (failed) {
     handles.clear();  // The watchdogs have ended: nobody else has the exception.
-    std::rethrow_exception(domain->cause()->exception);
+    std::rethrow_exception(domain->first());
   }
   std::vector<NcclCommunicator> communicators;
   communicators.reserve(handles.size());

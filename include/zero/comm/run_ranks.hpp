@@ -42,12 +42,13 @@ struct RankLauncher {
   void run(int rank, Body const& body) noexcept {
     {
       ThreadCommunicator communicator(group, rank);
+      std::exception_ptr& failure = failures[static_cast<std::size_t>(rank)];
       try {
         body(communicator);
       } catch (...) {
-        failures[static_cast<std::size_t>(rank)] = std::current_exception();
-        domain->fail(rank, std::current_exception());
+        failure = std::current_exception();
       }
+      domain->ended(rank, failure);
     }
     running.fetch_sub(1, std::memory_order_release);
   }
@@ -58,6 +59,7 @@ struct RankLauncher {
     auto const start = std::chrono::steady_clock::now();
     while (running.load(std::memory_order_acquire) > 0) {
       auto const passed = std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - start).count();
+      domain->look_for_late_reason(passed / 1000);
       try {
         if (deadline_ms > 0) domain->look_for_overdue(passed / 1000, deadline_ms);
       } catch (...) {  // No memory for the text: the next look tries again, and the threads are joined.
@@ -78,7 +80,10 @@ struct RankLauncher {
       // A handle or a dropped collective may have reported a rank before what the rank threw was known.
       if (rank >= 0 && failures[static_cast<std::size_t>(rank)] != nullptr) failure = failures[static_cast<std::size_t>(rank)];
       int const peer = peer_of(failure);
-      if (peer < 0 || peer == rank || failures[static_cast<std::size_t>(peer)] == nullptr) return failure;
+      // A peer beyond the group: the error is of another group, which the body ran.
+      if (peer < 0 || static_cast<std::size_t>(peer) >= failures.size() || peer == rank ||
+          failures[static_cast<std::size_t>(peer)] == nullptr)
+        return failure;
       rank = peer;
     }
     return failure;
@@ -88,7 +93,7 @@ struct RankLauncher {
     try {
       std::rethrow_exception(failure);
     } catch (PeerError const& error) {
-      return error.peer();
+      return error.peer_in_first_group();
     } catch (...) {
       return -1;
     }

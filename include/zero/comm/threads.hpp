@@ -27,17 +27,22 @@ namespace zero {
 namespace detail {
 
 /// A collective in the queue of a stream. Destroyed without having run, because the stream failed before, it takes the group with it: the
-/// peers would wait for this rank for ever.
+/// peers would wait for this rank for ever. One that the stream refused was not called.
 template <class Operation>
 class ThreadTask {
 public:
-  ThreadTask(std::shared_ptr<Rendezvous> group, int rank, std::uint32_t turn, HostStreamRef stream, Operation const& operation) noexcept
-      : group_(std::move(group)), stream_(stream), operation_(operation), turn_(turn), rank_(rank) {}
+  ThreadTask(std::shared_ptr<Rendezvous> group, int rank, std::uint32_t turn, StreamClaim claim, Operation const& operation) noexcept
+      : group_(std::move(group)), claim_(std::move(claim)), operation_(operation), turn_(turn), rank_(rank) {}
   ThreadTask(ThreadTask&& other) noexcept
-      : group_(std::move(other.group_)), stream_(other.stream_), operation_(other.operation_), turn_(other.turn_), rank_(other.rank_) {}
+      : group_(std::move(other.group_)),
+        claim_(std::move(other.claim_)),
+        operation_(other.operation_),
+        turn_(other.turn_),
+        rank_(other.rank_) {}
   ThreadTask& operator=(ThreadTask&&) = delete;
   ~ThreadTask() {
-    if (group_ != nullptr) group_->fail(rank_, stream_.failure());
+    if (group_ == nullptr) return;
+    if (std::exception_ptr cause = claim_.stream().failure()) group_->fail(rank_, std::move(cause));
   }
 
   void operator()() {
@@ -49,7 +54,7 @@ public:
 
 private:
   std::shared_ptr<Rendezvous> group_;
-  HostStreamRef stream_;
+  StreamClaim claim_;
   Operation operation_;
   std::uint32_t turn_;
   int rank_;
@@ -63,10 +68,12 @@ struct RankLauncher;
 
 }  // namespace detail
 
-/// One rank's handle of a group of threads. `run_ranks` makes the first group, `split` makes more. Move-only.
+/// One rank's handle of a group of threads. `run_ranks` makes the first group, `split` makes more. Move-only; one that was moved from is in no
+/// group: its size is 0, its rank -1, and calls throw `UsageError`.
 ///
 /// - **Where.** Collectives run as tasks of the stream they are enqueued to: on its worker thread or on the calling thread. Those of one
-///   communicator run in the order of their enqueue calls, also on different streams. One thread at a time may call.
+///   communicator run in the order of their enqueue calls, also on different streams. A stream with a worker is for the collectives of one
+///   rank: two ranks that share one would wait for each other for ever. One thread at a time may call.
 /// - **Checks.** Ranks always compare what they call: kind, element type, count, reduction, factor, root and label. On a mismatch every
 ///   rank throws a `MismatchError` that names both sides, before anything is moved.
 /// - **Failure.** After a rank has thrown, aborted, or dropped a collective because its stream had failed, all waits and all later calls in
@@ -76,7 +83,8 @@ struct RankLauncher;
 /// - **Numerics.** Sums are formed in a fixed binary tree over ranks, tree(lo, n) = tree(lo, p) + tree(lo + p, n - p) with p the largest
 ///   power of two below n; 16-bit elements are added in fp32, multiplied by the factor, and rounded once. Results do not depend on streams
 ///   or timing.
-/// - Ranks in error messages, `Error::rank()` and `PeerError::peer()` are those of the first group.
+/// - **Ranks in errors** are those of this group; texts add the number in the first group where it is another one. What has failed in another
+///   group is told with the numbers that it has there, `PeerError::peer()` is -1 where that rank is not in this group.
 ///
 /// @par Communication
 /// The formulas of the operations, exactly: `bytes_copied()` counts what was really moved. One rank: nothing; a local copy where the result
@@ -88,12 +96,15 @@ public:
   using Device = HostDevice;
 
   ThreadCommunicator(ThreadCommunicator&& other) noexcept
-      : group_(std::move(other.group_)), rank_(other.rank_), turns_(other.turns_), exceptions_(std::uncaught_exceptions()) {}
+      : group_(std::move(other.group_)),
+        rank_(std::exchange(other.rank_, -1)),
+        turns_(other.turns_),
+        exceptions_(std::uncaught_exceptions()) {}
   ThreadCommunicator& operator=(ThreadCommunicator&& other) noexcept {
     if (this != &other) {
       leave();
       group_ = std::move(other.group_);
-      rank_ = other.rank_;
+      rank_ = std::exchange(other.rank_, -1);
       turns_ = other.turns_;
     }
     return *this;
@@ -103,23 +114,29 @@ public:
   /// This rank's number in the group.
   [[nodiscard]] int rank() const noexcept { return rank_; }
   /// The number of ranks in the group.
-  [[nodiscard]] int size() const noexcept { return group_->size(); }
+  [[nodiscard]] int size() const noexcept { return group_ != nullptr ? group_->size() : 0; }
 
   /// Bytes that were really moved from the peers' memory into this rank's, by the collectives that have completed.
-  [[nodiscard]] std::int64_t bytes_copied() const noexcept { return group_->slot(rank_).copied_bytes.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::int64_t bytes_copied() const noexcept {
+    return group_ != nullptr ? group_->slot(rank_).copied_bytes.load(std::memory_order_relaxed) : 0;
+  }
 
   /// Puts a collective on a stream: AllGather, ReduceScatter, AllReduce, Broadcast, AllToAll or Barrier.
-  /// @throws UsageError for a negative count, a null pointer, an overlap that the operation does not allow, a wrong root or factor. Nothing
-  /// is enqueued then.
+  /// @throws UsageError for a negative count, a null pointer, an overlap that the operation does not allow, a wrong root or factor, or inside
+  /// a task of the stream. Nothing is enqueued then.
+  /// @throws UsageError on every rank, and fails the group, where a stream with a worker holds collectives of another rank.
   /// @throws what failed the group or the stream before. With a stream that is the calling thread, also what fails this collective.
   /// @par Stream order
   /// Runs behind what is on the stream, and behind what this communicator has been given before on any stream.
   template <detail::ThreadOperation Operation>
   void enqueue(HostStreamRef stream, Operation const& operation, SourceLocation where = SourceLocation::current()) {
-    detail::check_arguments(operation, size(), rank_, where);
+    check_in_group(where);
+    detail::check_arguments(operation, size(), group_->name(rank_), where);
     group_->throw_if_broken(rank_);
     if (size() == 1) return detail::enqueue_alone<HostDevice>(stream, operation);
-    stream.enqueue(detail::ThreadTask<Operation>(group_, rank_, turns_++, stream, operation), where);
+    detail::StreamClaim claim = group_->claim(stream, rank_, where);
+    stream.enqueue(detail::ThreadTask<Operation>(group_, rank_, turns_, std::move(claim), operation), where);
+    ++turns_;
   }
 
   /// Calls body(): between threads there is nothing to gain from starting several collectives as one.
@@ -136,8 +153,11 @@ public:
   [[nodiscard]] ThreadCommunicator split(int color, int key = 0, SourceLocation where = SourceLocation::current());
 
   /// Fails all groups split from the same first group: peers that wait, or call later, throw `PeerError` with the cause's text. Any thread
-  /// may call it, at any time; it does not block. The first cause is kept.
-  void abort(std::exception_ptr cause) noexcept { group_->fail(rank_, std::move(cause)); }
+  /// may call it, at any time; it does not block. The first cause is kept. Called by a destructor because an exception passes through,
+  /// peers are told that exception instead, if it leaves the body of the rank soon.
+  void abort(std::exception_ptr cause) noexcept {
+    if (group_ != nullptr) group_->fail(rank_, std::move(cause), unwinding());
+  }
 
 private:
   friend struct detail::RankLauncher;
@@ -145,13 +165,19 @@ private:
   ThreadCommunicator(std::shared_ptr<detail::Rendezvous> group, int rank) noexcept
       : group_(std::move(group)), rank_(rank), exceptions_(std::uncaught_exceptions()) {}
 
+  void check_in_group(SourceLocation where) const {
+    if (group_ == nullptr) throw UsageError("this communicator was moved from: it is in no group", where);
+  }
+
+  [[nodiscard]] bool unwinding() const noexcept { return std::uncaught_exceptions() > exceptions_; }
+
   void leave() noexcept {
     if (group_ == nullptr) return;
-    if (std::uncaught_exceptions() > exceptions_) {
+    if (unwinding()) {
       try {
-        throw CommunicationError("an exception is leaving the code that uses the group", group_->member(rank_));
+        throw CommunicationError("an exception is leaving the code that uses the group", group_->name(rank_));
       } catch (...) {
-        group_->fail(rank_, std::current_exception());
+        group_->fail(rank_, std::current_exception(), true);
       }
     } else {
       group_->close(rank_, turns_);
@@ -167,6 +193,7 @@ private:
 
 inline ThreadCommunicator ThreadCommunicator::split(int color, int key, SourceLocation where) {
   using detail::Rendezvous;
+  check_in_group(where);
   group_->throw_if_broken(rank_);
   std::uint32_t const turn = turns_++;
   group_->wait_for_turn(rank_, turn);
@@ -208,9 +235,9 @@ inline ThreadCommunicator ThreadCommunicator::split(int color, int key, SourceLo
   group_->end_turn(rank_);
   if (failure != nullptr) std::rethrow_exception(failure);
   if (refused >= 0) {
-    throw UsageError("split: rank " + std::to_string(group_->member(refused)) + " gives the color " + std::to_string(refused_color) +
+    throw UsageError("split: " + group_->name(refused).text() + " gives the color " + std::to_string(refused_color) +
                          "; colors are not negative, every rank belongs to one group",
-                     where, group_->member(rank_));
+                     where, group_->name(rank_));
   }
   if (child == nullptr) group_->throw_if_broken(rank_);  // The rank that makes the groups of this color could not.
   int rank = 0;

@@ -29,8 +29,12 @@
 
 /// How much the library checks at run time: 1 (the default) checks what costs nothing measurable, 2 also poisons what nobody may read any
 /// more (`ParametersOptions::poison_released`). It comes from the build (one value for the whole program) and changes no type's layout.
+/// There is no level below: what costs nothing is always checked.
 #if !defined(ZERO_ASSERTION_LEVEL)
 #define ZERO_ASSERTION_LEVEL 1
+#endif
+#if ZERO_ASSERTION_LEVEL != 1 && ZERO_ASSERTION_LEVEL != 2
+#error "zero: ZERO_ASSERTION_LEVEL is 1 or 2"
 #endif
 
 /// Keeps the order of floating-point additions inside one function, also when the caller compiles with -Ofast or -ffast-math:

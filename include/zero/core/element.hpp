@@ -131,11 +131,29 @@ concept RealElement = Element<T> && std::is_floating_point_v<typename element_tr
 template <Element T>
 using compute_t = typename element_traits<T>::compute;
 
-/// Converts between element types through the types they compute in; rounds to nearest even once, in the last conversion.
+namespace detail {
+
+/// A float between which and the fp64 number no 16-bit number or midpoint of two lies: rounding it gives what rounding the number would.
+ZERO_HOST_DEVICE constexpr float rounded_to_odd(double value) noexcept {
+  float const nearest = static_cast<float>(value);
+  constexpr std::uint64_t without_sign = 0x7fffffffffffffffu;
+  std::uint64_t const exact = __builtin_bit_cast(std::uint64_t, value) & without_sign;
+  std::uint64_t const rounded = __builtin_bit_cast(std::uint64_t, static_cast<double>(nearest)) & without_sign;
+  if (rounded == exact || exact > 0x7ff0000000000000u) return nearest;
+  std::uint32_t bits = __builtin_bit_cast(std::uint32_t, nearest);
+  if (rounded > exact) --bits;  // towards zero
+  return __builtin_bit_cast(float, bits | 1u);
+}
+
+}  // namespace detail
+
+/// Converts between element types through the types they compute in; rounds to nearest even once.
 template <Element To, Element From>
 ZERO_HOST_DEVICE constexpr To element_cast(From value) noexcept {
   if constexpr (std::is_same_v<To, From>) {
     return value;
+  } else if constexpr (std::is_same_v<compute_t<From>, double> && std::is_same_v<compute_t<To>, float> && !std::is_same_v<To, float>) {
+    return static_cast<To>(detail::rounded_to_odd(static_cast<double>(value)));
   } else {
     return static_cast<To>(static_cast<compute_t<To>>(static_cast<compute_t<From>>(value)));
   }

@@ -40,10 +40,14 @@ template <class... Parameters, class... Arguments>
 }
 
 /// One access to global memory of 4, 8, 16 or 32 bytes; the address is a multiple of that. Written in PTX: the compiler makes several narrow
-/// accesses of what it could make one. Where the device has none of 32 bytes, two of 16.
+/// accesses of what it could make one. Where the device has none of 32 bytes, two of 16. (Without a device, in tests that run kernels as
+/// host threads, it is a copy.)
 template <int Bytes>
 __device__ inline void load_words(unsigned (&to)[Bytes / 4], void const* from) {
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16 || Bytes == 32);
+#if !defined(__CUDA_ARCH__)
+  memcpy(to, from, Bytes);
+#else
   if constexpr (Bytes == 4) {
     asm volatile("ld.global.b32 %0, [%1];" : "=r"(to[0]) : "l"(from));
   } else if constexpr (Bytes == 8) {
@@ -60,11 +64,15 @@ __device__ inline void load_words(unsigned (&to)[Bytes / 4], void const* from) {
     asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4+16];" : "=r"(to[4]), "=r"(to[5]), "=r"(to[6]), "=r"(to[7]) : "l"(from));
 #endif
   }
+#endif
 }
 
 template <int Bytes>
 __device__ inline void store_words(void* to, unsigned const (&from)[Bytes / 4]) {
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16 || Bytes == 32);
+#if !defined(__CUDA_ARCH__)
+  memcpy(to, from, Bytes);
+#else
   if constexpr (Bytes == 4) {
     asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(from[0]) : "memory");
   } else if constexpr (Bytes == 8) {
@@ -82,6 +90,7 @@ __device__ inline void store_words(void* to, unsigned const (&from)[Bytes / 4]) 
                  : "memory");
 #endif
   }
+#endif
 }
 
 /// Reads N elements that follow each other, in one access where there is one.

@@ -4,6 +4,7 @@
 /// The concept `Device`: what the library asks of the thing that computes, be it host threads or a GPU.
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -18,6 +19,11 @@ namespace detail {
 /// Stands for any functor over an element index.
 struct ElementFunctorProbe {
   ZERO_HOST_DEVICE void operator()(std::int64_t) const noexcept {}
+};
+
+/// Stands for any 16-bit element.
+struct SmallElementProbe {
+  std::uint16_t bits;
 };
 
 /// Stands for any functor that one thread runs.
@@ -54,11 +60,13 @@ concept SynchronizesWithHost = HasStreamsAndEvents<D> && requires(typename D::St
 
 /// `D::copy(stream, to, from, bytes)` and `D::fill(stream, to, n, value)`.
 template <class D>
-concept CopiesMemory =
-    HasStreamsAndEvents<D> && requires(typename D::Stream stream, void* to, void const* from, float* elements, std::int64_t n) {
-      D::copy(stream, to, from, n);
-      D::fill(stream, elements, n, 0.0f);
-    };
+concept CopiesMemory = HasStreamsAndEvents<D> && requires(typename D::Stream stream, void* to, void const* from, float* numbers,
+                                                          std::byte* bytes, detail::SmallElementProbe* small, std::int64_t n) {
+  D::copy(stream, to, from, n);
+  D::fill(stream, numbers, n, 0.0f);
+  D::fill(stream, bytes, n, std::byte{});
+  D::fill(stream, small, n, detail::SmallElementProbe{});
+};
 
 /// `D::pinned_memory()` is a resource of host memory that copies of this device reach while the host goes on; `D::check_memory(block)` throws
 /// `UsageError` where work on this device cannot use a block that some resource gave.
@@ -68,9 +76,10 @@ concept KnowsItsMemory = requires(void const* block) {
   D::check_memory(block);
 };
 
-/// A functor over indices that also does a whole range in one call: f(begin, end) is f(i) for begin <= i < end, in any order.
+/// A functor over indices that also does a whole range in one call: f(begin, end) is f(i) for begin <= i < end, in any order. It says so by
+/// `static constexpr bool does_ranges = true`.
 template <class F>
-concept RangeFunctor = std::invocable<F, std::int64_t> && std::invocable<F, std::int64_t, std::int64_t>;
+concept RangeFunctor = requires { requires F::does_ranges; } && std::invocable<F const&, std::int64_t, std::int64_t>;
 
 /// `D::for_each(stream, n, f)`, `D::accumulate(stream, n, f)` and `D::run(stream, f)` execute functors.
 template <class D>

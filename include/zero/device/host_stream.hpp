@@ -20,6 +20,10 @@ namespace zero {
 
 class HostStream;
 
+namespace detail {
+class StreamClaim;
+}
+
 /// A point in a host stream: complete when everything enqueued before it is. Trivially copyable; a default one is complete already.
 /// An event may be used while the stream it was recorded on exists.
 class HostEvent {
@@ -143,10 +147,38 @@ public:
   friend bool operator==(HostStreamRef, HostStreamRef) noexcept = default;
 
 protected:
+  friend class detail::StreamClaim;
   explicit HostStreamRef(detail::HostStreamCore* core) noexcept : core_(core) {}
 
   detail::HostStreamCore* core_;
 };
+
+namespace detail {
+
+/// A collective's mark on the stream with a worker on which it is queued, see `StreamClaims`. A stream that runs its tasks at once needs none.
+class StreamClaim {
+public:
+  StreamClaim(HostStreamRef stream, std::uint32_t domain, int rank) noexcept : stream_(stream) {
+    if (stream.core_ != nullptr && stream.core_->has_worker()) other_ = stream.core_->claims().claim(domain, rank, claimed_);
+  }
+  StreamClaim(StreamClaim&& other) noexcept
+      : stream_(other.stream_), other_(other.other_), claimed_(std::exchange(other.claimed_, false)) {}
+  StreamClaim& operator=(StreamClaim&&) = delete;
+  ~StreamClaim() {
+    if (claimed_) stream_.core_->claims().release();
+  }
+
+  [[nodiscard]] HostStreamRef stream() const noexcept { return stream_; }
+  /// The rank whose collectives are in the way, `StreamClaims::none` if there is none.
+  [[nodiscard]] int other() const noexcept { return other_; }
+
+private:
+  HostStreamRef stream_;
+  int other_ = StreamClaims::none;
+  bool claimed_ = false;
+};
+
+}  // namespace detail
 
 /// Owns a stream of the host. It is a view of itself: pass it where a `HostStreamRef` is asked for.
 ///
@@ -155,7 +187,7 @@ protected:
 /// throws; failures nobody asked for are dropped. No other thread may be using the stream then.
 ///
 /// @par Memory
-/// `capacity` slots of about 300 bytes on the heap, touched as they are used, and one thread. Nothing is allocated after construction.
+/// `capacity` slots of about 300 bytes on the heap, and one thread. Nothing is allocated after construction.
 class HostStream : public HostStreamRef {
 public:
   /// @throws UsageError for a capacity below 1 or a negative delay.

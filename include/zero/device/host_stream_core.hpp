@@ -110,6 +110,33 @@ constexpr Delay random_delay(std::uint64_t seed, std::uint64_t count, std::int32
   return {.yields = kind <= 2};
 }
 
+/// Whose collectives are on a stream. A collective that waits for its peers holds up all that is behind it: if a peer's is, it waits for ever.
+class StreamClaims {
+public:
+  static constexpr int none = -1;
+
+  /// Counts one more collective of a rank, unless the stream holds some of another rank, which is returned; `none` otherwise.
+  /// @param domain a number for the ranks that may wait for one another. Collectives of another domain than that of the first are not counted.
+  /// @param claimed whether `release` is to be called once the collective is gone.
+  int claim(std::uint32_t domain, int rank, bool& claimed) noexcept {
+    std::uint64_t const mine = (static_cast<std::uint64_t>(domain) << 40 | static_cast<std::uint64_t>(rank & 0xffff) << 24) & ~count_mask;
+    std::uint64_t seen = word_.load(std::memory_order_relaxed);
+    while (true) {
+      bool const free = (seen & count_mask) == 0;
+      claimed = free || (seen & ~count_mask) == mine;
+      if (!claimed) return seen >> 40 == mine >> 40 ? static_cast<int>(seen >> 24 & 0xffff) : none;
+      if (word_.compare_exchange_weak(seen, (free ? mine : seen) + 1)) return none;
+    }
+  }
+
+  void release() noexcept { word_.fetch_sub(1); }
+
+private:
+  static constexpr std::uint64_t count_mask = 0xff'ffff;
+
+  std::atomic<std::uint64_t> word_ = 0;  ///< 24 bits of domain, 16 of rank, and how many collectives.
+};
+
 class HostStreamCore;
 
 /// The tasks that run on this thread now, innermost first.
@@ -185,6 +212,8 @@ public:
     if (TaskFrame::runs(this))
       throw UsageError(std::string(call) + " on a stream from inside one of its own tasks would never return", where);
   }
+
+  [[nodiscard]] StreamClaims& claims() noexcept { return claims_; }
 
   /// Gives the worker a task. Blocks while the queue is full.
   template <class F>
@@ -282,6 +311,7 @@ private:
   std::atomic<std::uint32_t> references_ = 1;
   std::atomic<std::uint64_t> stop_ticket_ = no_ticket;
   alignas(64) std::atomic<std::uint64_t> enqueued_ = 0;
+  StreamClaims claims_;
   alignas(64) std::atomic<std::uint32_t> asleep_ = 0;
   alignas(64) Progress completed_;
   std::thread worker_;

@@ -61,9 +61,18 @@ public:
     }
   }
 
-  /// Appends without growing: reserve first.
-  constexpr void append(T const* values, std::size_t count) noexcept {
-    copy(data_ + size_, values, count);
+  /// Appends values, which may lie in this array. Strong guarantee; cannot fail where the capacity suffices.
+  constexpr void append(T const* values, std::size_t count) {
+    if (size_ + count <= capacity_) {
+      copy(data_ + size_, values, count);
+    } else {
+      PlainArray grown;
+      grown.reserve(size_ + count > 2 * capacity_ ? size_ + count : 2 * capacity_);
+      copy(grown.data_, data_, size_);
+      copy(grown.data_ + size_, values, count);
+      grown.size_ = size_;
+      swap(grown);
+    }
     size_ += count;
   }
 
@@ -135,16 +144,15 @@ public:
     });
   }
 
-  /// Adds a name that is not in the table yet. Strong guarantee.
+  /// Adds a name that is not in the table yet; it may be a part of one that is. Strong guarantee.
   constexpr std::int32_t add(std::string_view name) {
-    reserve_more(characters_, name.size());
     reserve_more(entries_, 1);
     if (2 * (entries_.size() + 1) > slots_.size()) {
       grow_slots();
     }
     std::int32_t const index = size();
-    Entry const entry{mixed_bits(absorb(fnv_offset, name)), characters_.size(), name.size()};
-    characters_.append(name.data(), name.size());
+    Entry const entry{mixed_bits(absorb(fnv_offset, name)), characters_.size(), name.size()};  // `name` may end with the next line
+    characters_.append(name.data(), name.size());                                              // the last that can fail
     entries_.append(&entry, 1);
     take_slot(slots_, entry.hash, index);
     return index;

@@ -64,7 +64,7 @@ public:
   /// @param shape its extents in row-major order; no extent at all is a scalar, an extent of 0 is legal
   /// @throws LayoutError if the unit is unknown, the name is empty or taken, an extent is negative, or the parameter or the layout would have
   ///         more than `max_elements` elements
-  constexpr ParameterId add(Unit unit, std::string_view name, Shape const& shape, ParameterOptions options = {},
+  constexpr ParameterId add(Unit unit, std::string_view name, Shape shape, ParameterOptions options = {},
                             SourceLocation where = SourceLocation::current()) {
     check(unit, where);
     if (name.empty()) {

@@ -45,6 +45,7 @@ struct Geometry {
 template <class Group>
 [[nodiscard]] constexpr Geometry geometry(Group const& group, std::int64_t elements, std::int64_t alignment = 128,
                                           SourceLocation where = SourceLocation::current()) {
+  if (group.size() < 1) throw UsageError("geometry: the communicator is in no group: it was moved from", where);
   if (elements < 0) throw UsageError("geometry: a tensor cannot have " + std::to_string(elements) + " elements", where, group.rank());
   if (alignment < 1)
     throw UsageError("geometry: the alignment is " + std::to_string(alignment) + ", it must be at least 1", where, group.rank());

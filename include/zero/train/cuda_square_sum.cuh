@@ -16,9 +16,13 @@ namespace zero::detail {
 
 /// A gradient element in fp64. In PTX, because the compiler's own conversion takes denormal numbers for 0 under --use_fast_math.
 [[nodiscard]] __device__ inline double exact_double(float value) {
+#if defined(__CUDA_ARCH__)
   double result;
   asm("cvt.f64.f32 %0, %1;" : "=d"(result) : "f"(value));
   return result;
+#else
+  return static_cast<double>(value);
+#endif
 }
 [[nodiscard]] __device__ inline double exact_double(double value) { return value; }
 

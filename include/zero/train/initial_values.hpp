@@ -48,7 +48,8 @@ struct InitialValue {
   /// Every element is `value`.
   [[nodiscard]] ZERO_HOST_DEVICE static constexpr InitialValue constant(float value) noexcept { return {Kind::constant, value, 0}; }
 
-  /// Uniform on the 2^29 points low + (high - low) k / 2^29: from low on, below high but for the rounding to the element type.
+  /// Uniform on the 2^29 points low + w k / 2^29, 0 <= k < 2^29, with w = high - low rounded to fp32: so the largest may exceed high by that
+  /// rounding, and by the one to the element type.
   [[nodiscard]] ZERO_HOST_DEVICE static constexpr InitialValue uniform(float low, float high) noexcept {
     return {Kind::uniform, low, high - low};
   }
@@ -95,12 +96,6 @@ struct InitialValue {
   }
   constexpr std::int64_t twelve_means = 6 * 0x1fffff;
   return static_cast<double>(what.a) + static_cast<double>(what.b) * (static_cast<double>(sum - twelve_means) * 0x1p-21);
-}
-
-/// The same from seed and name hash.
-[[nodiscard]] constexpr double initial_value(InitialValue const& what, std::uint64_t seed, std::uint64_t name_hash,
-                                             std::int64_t index) noexcept {
-  return initial_value(what, initial_key(seed, name_hash), index);
 }
 
 }  // namespace zero

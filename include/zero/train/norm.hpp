@@ -92,6 +92,8 @@ void accumulate_square_sum(exact_square_sum_t<T>& into, T const* data, std::int6
 /// The parts of blocks that a run of elements without gaps has, as a functor over them for `Device::accumulate`.
 template <RealElement T>
 struct SquareSum {
+  static constexpr bool does_ranges = true;
+
   exact_square_sum_t<T>* into;
   T const* data;        ///< [count]
   std::int64_t offset;  ///< of the run in its segment [elements]

@@ -49,6 +49,7 @@ template <class O, std::floating_point Master, RealElement Gradient, RealElement
   requires Optimizer<O, Master>
 struct OptimizerStep {
   static constexpr int states_held = O::states > 0 ? O::states : 1;
+  static constexpr bool does_ranges = true;
 
   StepState const* decision;
   UpdateState<O> const* update;

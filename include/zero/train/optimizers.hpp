@@ -83,7 +83,7 @@ template <class O>
   }
 }
 
-/// An optimizer: a trivially copyable functor whose members are its options. It has
+/// An optimizer: a trivially copyable functor whose members are its options, numbers and no pointers: ranks compare their bytes. It has
 /// - `static constexpr int states`: how many values it keeps for each element, all 0 before the first step;
 /// - a call `(Real& parameter, Real gradient, Real&... states) const` that updates one element of the master parameters, given the gradient
 ///   after all factors (mean, clipping). It is marked ZERO_HOST_DEVICE, does not depend on the element's position, and has no side effects;

@@ -71,8 +71,8 @@ public:
   /// @par Communication
   /// As `hand_over`, for segments that still wait for another declared use.
   void finish(SourceLocation where = SourceLocation::current()) {
-    finished_ = true;
     engine_->finish_pass(number_, where);
+    finished_ = true;
   }
 
 private:

@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <zero/comm/operations.hpp>
+#include <zero/core/error.hpp>
 #include <zero/device/memory.hpp>
 #include <zero/layout/partition.hpp>
 #include <zero/tensor/conversion.hpp>
@@ -79,23 +81,16 @@ public:
   using Rules = GradientRules<S, P>;
 
   constexpr DryRun(Partition const& partition, int rank, Schedule const& schedule)
-      : partition_(partition), rank_(rank), schedule_(schedule), weight_uses_(partition), gradient_uses_(partition) {
-    for (std::int32_t i = 0; i < partition.segment_count(); ++i) {
-      slots_.push_back({});
-    }
-  }
+      : partition_(partition),
+        rank_(rank),
+        schedule_(schedule),
+        weights_(partition),
+        gradient_uses_(partition),
+        slots_(static_cast<std::size_t>(partition.segment_count())) {}
 
   constexpr void run() {
-    for (std::int64_t i = 0; i < schedule_.inference_passes; ++i) {
-      for (Unit unit : partition_.layout().units()) {
-        acquire(unit);
-        release(unit);
-      }
-      end_phase();
-    }
-    for (std::int64_t m = 0; m < schedule_.micro_batches; ++m) {
-      training_pass();
-    }
+    repeat(schedule_.inference_passes, [this] { inference_pass(); });
+    repeat(schedule_.micro_batches, [this] { training_pass(); });
     retire();
   }
 
@@ -108,13 +103,31 @@ public:
 private:
   struct Slots {
     int gathered = PoolShape::none;
-    std::int32_t open = 0;
-    bool wanted = false;
     int scratch = PoolShape::none;
   };
   static constexpr bool gathers = Conversion<typename S::parameters, Replicated>::communicates;
 
   [[nodiscard]] constexpr Slots& slots(SegmentId id) { return slots_[static_cast<std::size_t>(to_index(id))]; }
+
+  /// From the second on, passes of one kind do the same.
+  template <class Pass>
+  constexpr void repeat(std::int64_t times, Pass&& pass) {
+    if (times > 0) pass();
+    if (times < 2) return;
+    std::int64_t const parameters_before = parameters_received;
+    std::int64_t const gradients_before = gradients_received;
+    pass();
+    parameters_received += (times - 2) * (parameters_received - parameters_before);
+    gradients_received += (times - 2) * (gradients_received - gradients_before);
+  }
+
+  constexpr void inference_pass() {
+    for (Unit unit : partition_.layout().units()) {
+      acquire(unit);
+      release(unit);
+    }
+    end_phase();
+  }
 
   constexpr void training_pass() {
     for (Unit unit : partition_.layout().units()) {
@@ -133,16 +146,14 @@ private:
     if constexpr (gathers) {
       if (partition_.ranks() == 1) return;
       for (SegmentId id : partition_.segments(unit)) {
-        Slots& s = slots(id);
-        if (s.gathered == PoolShape::none) {
+        if (!weights_.resident(id)) {
           Segment const& segment = partition_.segment(id);
-          s.gathered = gathered_.acquire(segment.padded_elements);
-          s.wanted = true;
-          weight_uses_.clear(id);
+          slots(id).gathered = gathered_.acquire(segment.padded_elements);
+          weights_.enter(id);
           parameters_received +=
               conversion_bytes<typename S::parameters, Replicated, typename P::parameter>(segment, partition_.ranks(), rank_);
         }
-        ++s.open;
+        weights_.open(id);
       }
     }
   }
@@ -151,23 +162,20 @@ private:
     if constexpr (gathers) {
       if (partition_.ranks() == 1) return;
       for (SegmentId id : partition_.segments(unit)) {
-        Slots& s = slots(id);
-        if (weight_uses_.mark(id, unit)) s.wanted = false;
-        if (--s.open == 0 && !s.wanted) let_go(id);
+        if (weights_.close(id, unit)) let_go(id);
       }
     }
   }
 
   constexpr void end_phase() {
     for (SegmentId id : partition_.segments()) {
-      if (slots(id).gathered != PoolShape::none && slots(id).open == 0) let_go(id);
+      if (weights_.end_phase(id)) let_go(id);
     }
   }
 
   constexpr void let_go(SegmentId id) {
     gathered_.give_back(slots(id).gathered);
-    slots(id).gathered = PoolShape::none;
-    weight_uses_.clear(id);
+    weights_.leave(id);
   }
 
   constexpr void hand_over(Unit unit) {
@@ -200,13 +208,17 @@ private:
   Partition const& partition_;
   int rank_;
   Schedule schedule_;
-  UseTracker weight_uses_;
+  ResidencyRule weights_;
   UseTracker gradient_uses_;
   std::vector<Slots> slots_;
   PoolShape gathered_;
   PoolShape scratch_;
   int in_flight_ = PoolShape::none;
 };
+
+[[noreturn]] inline void throw_no_such_loop(char const* what, std::int64_t count, SourceLocation where) {
+  throw UsageError(std::string("plan: ") + what + " " + std::to_string(count), where);
+}
 
 }  // namespace detail
 
@@ -216,13 +228,19 @@ private:
 /// conversions that the schedule asks for, from the table that runs them.
 /// @tparam Opt  The optimizer: how many states it keeps.
 /// @param rank  Whose; every rank holds and receives the same, except for a few bytes of control.
+/// @throws UsageError for fewer than one micro-batch, a negative number of inference passes, or a rank that the partition does not have.
 template <Stage S, PrecisionPolicy P, class Opt>
   requires Optimizer<Opt, typename P::master>
-[[nodiscard]] constexpr Plan plan(Partition const& partition, Schedule const& schedule = {}, int rank = 0) {
+[[nodiscard]] constexpr Plan plan(Partition const& partition, Schedule const& schedule = {}, int rank = 0,
+                                  SourceLocation where = SourceLocation::current()) {
   using Rules = detail::GradientRules<S, P>;
   using O = typename S::optimizer_states;
   using Master = typename P::master;
   using Accumulator = typename P::accumulator;
+
+  if (schedule.micro_batches < 1) detail::throw_no_such_loop("a step has at least one micro-batch, not", schedule.micro_batches, where);
+  if (schedule.inference_passes < 0) detail::throw_no_such_loop("the number of inference passes is", schedule.inference_passes, where);
+  if (rank < 0 || rank >= partition.ranks()) detail::throw_no_such_loop("the partition has no rank", rank, where);
 
   Plan result;
   auto const held = [&](Purpose purpose) -> std::int64_t& { return result.held[static_cast<std::size_t>(purpose)]; };
@@ -263,10 +281,12 @@ template <Stage S, PrecisionPolicy P, class Opt>
 }
 
 /// The same from a layout and a number of ranks.
+/// @throws LayoutError as `Partition` does, for instance for fewer than one rank.
 template <Stage S, PrecisionPolicy P, class Opt>
   requires Optimizer<Opt, typename P::master>
-[[nodiscard]] constexpr Plan plan(ParameterLayout const& layout, int ranks, Schedule const& schedule = {}, int rank = 0) {
-  return plan<S, P, Opt>(Partition(layout, ranks), schedule, rank);
+[[nodiscard]] constexpr Plan plan(ParameterLayout const& layout, int ranks, Schedule const& schedule = {}, int rank = 0,
+                                  SourceLocation where = SourceLocation::current()) {
+  return plan<S, P, Opt>(Partition(layout, ranks, {}, where), schedule, rank, where);
 }
 
 }  // namespace zero

@@ -25,7 +25,16 @@ struct Precision {
   using master = compute_t<Parameter>;
 };
 
-/// A type with the five member types of `Precision`.
+namespace detail {
+
+/// Every value of Narrow is one of Wide.
+template <class Wide, class Narrow>
+inline constexpr bool holds = std::is_same_v<Wide, Narrow> || sizeof(Wide) > sizeof(Narrow);
+
+}  // namespace detail
+
+/// A type with the five member types of `Precision`. The accumulator holds every value of the gradient and of the wire: else stages that round
+/// to it before they sum over ranks would differ from those that do it afterwards.
 template <class P>
 concept PrecisionPolicy = requires {
   requires RealElement<typename P::parameter>;
@@ -33,6 +42,8 @@ concept PrecisionPolicy = requires {
   requires RealElement<typename P::wire>;
   requires RealElement<typename P::accumulator>;
   requires std::is_floating_point_v<typename P::master>;
+  requires detail::holds<typename P::accumulator, typename P::gradient>;
+  requires detail::holds<typename P::accumulator, typename P::wire>;
 };
 
 }  // namespace zero

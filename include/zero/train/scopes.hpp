@@ -45,11 +45,23 @@ public:
   }
   [[nodiscard]] bool empty() const noexcept { return engine_ == nullptr; }
 
+  /// As in `UnitView`, of a scope that lasts: the weights behind what a temporary one gives are gone at the end of the statement.
+  [[nodiscard]] auto* operator[](detail::PositionAt at) const& { return View::operator[](at); }
+  [[nodiscard]] auto* operator[](detail::NameAt at) const& { return View::operator[](at); }
+  [[nodiscard]] auto* data(ParameterId id, SourceLocation where = SourceLocation::current()) const& { return View::data(id, where); }
+  void operator[](detail::PositionAt) const&& = delete;
+  void operator[](detail::NameAt) const&& = delete;
+  void data(ParameterId, SourceLocation = SourceLocation::current()) const&& = delete;
+
 private:
   [[nodiscard]] View& view() noexcept { return *this; }
 
   Engine* engine_ = nullptr;
 };
+
+/// `auto [w, b] = zero::pointers<2>(pass.gather(unit));` would give pointers to weights that are gone: name the scope.
+template <int N, class Engine>
+void pointers(GatheredUnit<Engine> const&&, SourceLocation = SourceLocation::current()) = delete;
 
 /// The gradients of a unit, full-size, to be added to: they hold zero, or the sum so far. `hand_over()` says that they are complete; nothing
 /// is sent before. Movable, empty by default, storable.
@@ -98,9 +110,10 @@ public:
 
   /// Whether this scope is the first to write the parameter's gradient since it was zero. A caller that opened the scope with
   /// `{.zeroed = false}` must then overwrite it, and add otherwise.
+  /// @throws UsageError for an empty scope; LayoutError for a parameter that the unit does not use.
   [[nodiscard]] bool first_use(ParameterId id, SourceLocation where = SourceLocation::current()) const {
     if (engine_ == nullptr) throw UsageError("first_use: this scope holds no gradients", where);
-    return engine_->first_use_of_gradient(this->unit(), id);
+    return engine_->first_use_of_gradient(this->unit(), id, where);
   }
   [[nodiscard]] bool empty() const noexcept { return engine_ == nullptr; }
 

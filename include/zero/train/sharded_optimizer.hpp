@@ -40,7 +40,7 @@ template <class T>
   return __PRETTY_FUNCTION__;
 }
 
-/// A hash of an optimizer's options, for ranks to compare; 0 where the compiler cannot clear the padding between them.
+/// A hash of an optimizer's options as bytes, for ranks to compare (a pointer among them differs: no pointers); 0 where the compiler cannot clear the padding between them.
 template <class O>
 [[nodiscard]] std::uint64_t options_hash(O options) noexcept {
 #if defined(__has_builtin)
@@ -93,7 +93,8 @@ public:
       check_options(parameters, where);
       engine.compare({{static_cast<std::int64_t>(Hasher{}.add(detail::type_text<Opt>()).value()), Opt::states,
                        static_cast<std::int64_t>(detail::options_hash(options_)), 0},
-                      {"optimizers", "numbers of optimizer states", "optimizer options", ""}});
+                      {"optimizers", "numbers of optimizer states", "optimizer options", ""}},
+                     where);
       elements_ = detail::stored_elements<typename S::optimizer_states>(parameters.partition(), true);
       states_ = Buffer<std::byte>(parameters.memory(), Opt::states * elements_ * static_cast<std::int64_t>(sizeof(Master)),
                                   Purpose::optimizer_states);
@@ -133,7 +134,7 @@ public:
   /// Updates masters, states and parameters of this rank's part, if the decision says so; between `reduce` and `publish`. Every optimizer that
   /// is applied updates every trainable parameter.
   /// @param decision  What `reduce` returned in this step.
-  /// @throws UsageError without `reduce` before it, with another decision, if the parameters are others than at construction, or if the
+  /// @throws UsageError without `reduce` before it, with another decision, or one that this optimizer has followed already, if the parameters are others than at construction, or if the
   /// optimizer calls its options invalid.
   /// @par Communication
   /// None, except where gradients accumulate Sharded and states are Replicated: an all-gather of each segment's gradient.
@@ -145,17 +146,18 @@ public:
     using Device = typename Parameters::Device;
     auto& engine = parameters.engine();
     check_options(parameters, where);
-    engine.begin_apply(decision.state(), detail::options_hash(options_), where);
+    engine.begin_apply(decision, applied_, detail::options_hash(options_), where);
+    applied_ = decision.number();
     auto* const update = reinterpret_cast<UpdateState<Opt>*>(update_.data());
     auto const compute = engine.streams().compute();
     Device::run(compute, detail::AdvanceUpdate<Opt>{update, options_, decision.state()});
     for (SegmentId segment : parameters.partition().segments()) {
       if (!parameters.partition().segment(segment).trainable) continue;
-      auto const* const gradient = engine.gradients().for_optimizer(segment);
+      auto const* const gradient = engine.gradients().for_optimizer(segment, where);
       auto const masters = engine.storage().masters(segment);
       Master* const states = reinterpret_cast<Master*>(states_.data()) + engine.storage().state_offset(segment);
       auto const elements = static_cast<std::int64_t>(masters.storage().size());
-      enqueue_step<Parameters>(compute, decision.state(), update, masters.data(), gradient, states, engine.storage().parameters(segment), 0,
+      enqueue_step<Parameters>(compute, decision.state(), update, masters.data(), gradient, states, engine.storage().parameters(segment),
                                elements);
     }
   }
@@ -192,11 +194,11 @@ private:
     }
   }
 
-  /// Steps the elements [begin, end) of a segment's masters. Where masters are a copy, what this rank stores of the parameters is rounded from
+  /// Steps a segment's masters. Where masters are a copy, what this rank stores of the parameters is rounded from
   /// them: all of it where both are placed alike, the own part where only parameters are Sharded.
   template <class Parameters, class Stream, class Master, class Gradient, class Stored>
   void enqueue_step(Stream stream, StepState const* decision, UpdateState<Opt> const* update, Master* master, Gradient const* gradient,
-                    Master* states, Stored stored, std::int64_t begin, std::int64_t end) {
+                    Master* states, Stored stored, std::int64_t elements) {
     using P = typename Parameters::precision;
     using Element = typename Parameters::parameter;
     using Step = detail::OptimizerStep<Opt, Master, Gradient, Element>;
@@ -207,15 +209,15 @@ private:
       Parameters::Device::for_each(stream, to - from, step);
     };
     if constexpr (!detail::separate_masters<S, P>) {
-      enqueue(begin, end, nullptr);
+      enqueue(0, elements, nullptr);
     } else if constexpr (std::is_same_v<typename S::parameters, Sharded> && !std::is_same_v<typename S::optimizer_states, Sharded>) {
       std::int64_t const own_begin = stored.geometry().shard_begin();
       std::int64_t const own_end = own_begin + stored.geometry().shard_elements;
-      enqueue(begin, own_begin, nullptr);
+      enqueue(0, own_begin, nullptr);
       enqueue(own_begin, own_end, stored.data());
-      enqueue(own_end, end, nullptr);
+      enqueue(own_end, elements, nullptr);
     } else {
-      enqueue(begin, end, in_place<typename S::optimizer_states>(stored).data());
+      enqueue(0, elements, in_place<typename S::optimizer_states>(stored).data());
     }
   }
 
@@ -224,6 +226,7 @@ private:
   void (*settle_)(void* parameters, bool unwinding) noexcept;
   int exceptions_ = std::uncaught_exceptions();
   std::int64_t elements_ = 0;
+  std::int64_t applied_ = 0;  // the number of the decision that was followed last
   Buffer<std::byte> states_;
   Buffer<std::byte> update_;
 };

@@ -48,9 +48,12 @@ public:
   GatheredModel& operator=(GatheredModel const&) = delete;
   ~GatheredModel() { engine_->let_go_of_all(); }
 
-  /// The weights of a unit.
-  [[nodiscard]] UnitView<parameter const> operator[](Unit unit) const { return engine_->weights().view(unit); }
-  /// A parameter, whole.
+  /// The weights of a unit. @throws LayoutError for an unknown one.
+  [[nodiscard]] UnitView<parameter const> operator[](Unit unit) const {
+    static_cast<void>(engine_->layout().parameters(unit));
+    return engine_->weights().view(unit);
+  }
+  /// A parameter, whole. @throws LayoutError for an unknown one.
   [[nodiscard]] std::span<parameter const> operator[](ParameterId id) const {
     auto const view = engine_->weights().view(engine_->layout().unit(id));
     return {view.data(id), static_cast<std::size_t>(engine_->layout().elements(id))};
@@ -245,7 +248,10 @@ template <class S, class P, class Group>
                                     MemoryResource& memory, ParametersOptions options = {},
                                     SourceLocation where = SourceLocation::current()) {
   static_assert(check_stage<S>());
-  static_assert(PrecisionPolicy<P>, "zero: a precision names five real element types: parameter, gradient, wire, accumulator and master");
+  static_assert(
+      PrecisionPolicy<P>,
+      "zero: a precision names five real element types: parameter, gradient, wire, accumulator and master, of which the accumulator "
+      "holds every value of the gradient and of the wire");
   static_assert(check_communicator<Group>());
   if constexpr (Stage<S> && PrecisionPolicy<P> && Communicator<Group>) {
     static_assert(GathersAll<Group, typename P::parameter> && GathersAll<Group, typename P::accumulator> &&

@@ -35,8 +35,8 @@ struct StepOptions {
 struct StepReport {
   double norm = -1;                ///< L2 norm of the gradient after its factors, before clipping; -1 where it was not measured.
   double coefficient = 1;          ///< What clipping multiplied the gradient with; 0 where the step was skipped.
-  bool applied = false;            ///< Whether parameters and states were changed.
-  std::int64_t applied_steps = 0;  ///< Steps that were applied so far.
+  bool applied = false;            ///< Whether the step was decided to be applied: what optimizers do that follow it.
+  std::int64_t applied_steps = 0;  ///< Steps so far of which that is true.
   std::int64_t skipped_steps = 0;  ///< Steps that were skipped so far.
 };
 
@@ -61,6 +61,8 @@ public:
     Device::synchronize(ready_);
     return {report_->norm, report_->coefficient, report_->apply != 0, report_->applied_steps, report_->skipped_steps};
   }
+  /// Which decision of its parameters it is, from 1 on; 0 for an empty handle.
+  [[nodiscard]] std::int64_t number() const noexcept { return number_; }
   /// Where the decision lies, in the device's memory: for kernels that read it.
   [[nodiscard]] StepState const* state() const noexcept { return state_; }
 

@@ -20,8 +20,10 @@ struct StepRules {
   double factor = 1;
   /// The largest L2 norm the gradient may have after the factor; longer ones are scaled down to it. 0: no clipping.
   double max_norm = 0;
-  /// Leave parameters and states unchanged where a gradient is infinite or NaN.
+  /// Leave parameters and states unchanged where a gradient is infinite or NaN, or would be as the optimizer gets it.
   bool skip_non_finite = true;
+  /// The largest number of the type in which the optimizer gets the gradient.
+  double largest = 1.7976931348623157e308;
 };
 
 /// A step's decision, and how often one was applied. It lives where the gradients are, is written by `decide` (one thread) and read by the
@@ -38,8 +40,8 @@ struct StepState {
 
 /// Decides a step from the exact sum of squares over all ranks. Order: reduce, factor, norm, clip, step. All factors are combined in fp64.
 ///   norm = sqrt(sum) |factor|;  coefficient = 1 if norm <= max_norm, else max_norm / norm (no epsilon);  multiplier = factor coefficient
-/// An infinite or NaN gradient (or factor) gives a norm that is no number: the step is skipped with coefficient 0, or, where the rules say
-/// not to skip, applied without clipping.
+/// An infinite or NaN gradient (or factor) gives a norm that is no number, and factors may lead out of the range of the optimizer's type: the
+/// step is skipped with coefficient 0, or, where the rules say not to skip, applied (without clipping where the norm is no number).
 ///
 /// @param state where the decision is written; its counts go on from what they were
 /// @param square_sum merged over all ranks; of the gradients before the factor
@@ -48,9 +50,12 @@ ZERO_HOST_DEVICE inline void decide(StepState& state, ExactSum<Limbs> const& squ
   double const magnitude = rules.factor < 0 ? -rules.factor : rules.factor;
   double const norm = detail::product(square_sum.root(), magnitude);
   bool const finite = square_sum.non_finite() == 0 && detail::is_finite(norm);
-  bool const apply = finite || !rules.skip_non_finite;
-  double coefficient = apply ? 1.0 : 0.0;
-  if (finite && rules.max_norm > 0 && norm > rules.max_norm) coefficient = rules.max_norm / norm;
+  double const clipping = finite && rules.max_norm > 0 && norm > rules.max_norm ? rules.max_norm / norm : 1.0;
+  // No element is larger than the norm: before the factors, and after them.
+  bool const in_range = square_sum.root() <= rules.largest && detail::product(norm, clipping) <= rules.largest &&
+                        detail::product(magnitude, clipping) <= rules.largest;
+  bool const apply = (finite && in_range) || !rules.skip_non_finite;
+  double const coefficient = apply ? clipping : 0.0;
   state.norm = norm;
   state.coefficient = coefficient;
   // Not factor * 0: an infinite factor must not become NaN here.

@@ -31,7 +31,7 @@ void reset(Options const& options = {});
 /// Which call fails, and how.
 struct Failure {
   std::int64_t call = 0;                       ///< Counted from 1 since `reset`; 0: none does.
-  std::string function;                        ///< Counts only calls of this function; empty: of all.
+  std::string function = {};                   ///< Counts only calls of this function; empty: of all.
   cudaError_t error = cudaErrorLaunchFailure;  ///< What the call returns; it has no other effect.
   bool from_then_on = false;                   ///< All such calls after it fail too, as after an error of a kernel.
 };

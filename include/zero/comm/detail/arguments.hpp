@@ -16,7 +16,7 @@ namespace zero::detail {
 
 /// Throws in the name of one operation.
 template <class Operation>
-[[noreturn]] void refuse(std::string const& what, SourceLocation where, int rank) {
+[[noreturn]] void refuse(std::string const& what, SourceLocation where, RankName rank) {
   throw UsageError(std::string(Operation::name) + ": " + what, where, rank);
 }
 
@@ -30,7 +30,7 @@ template <class T>
 }
 
 template <class Operation>
-void check_count(Operation const& operation, int parts, SourceLocation where, int rank) {
+void check_count(Operation const& operation, int parts, SourceLocation where, RankName rank) {
   if (operation.count < 0) refuse<Operation>("the count is " + std::to_string(operation.count), where, rank);
   constexpr auto bytes = static_cast<std::int64_t>(sizeof(typename Operation::element));
   if (operation.count > std::numeric_limits<std::int64_t>::max() / bytes / parts) {
@@ -39,7 +39,7 @@ void check_count(Operation const& operation, int parts, SourceLocation where, in
 }
 
 template <class Operation>
-void check_pointers(Operation const& operation, SourceLocation where, int rank) {
+void check_pointers(Operation const& operation, SourceLocation where, RankName rank) {
   if (operation.count == 0) return;
   if (operation.send == nullptr || operation.receive == nullptr) {
     refuse<Operation>(
@@ -49,32 +49,32 @@ void check_pointers(Operation const& operation, SourceLocation where, int rank) 
 }
 
 template <class Operation>
-void check_factor(Operation const& operation, SourceLocation where, int rank) {
+void check_factor(Operation const& operation, SourceLocation where, RankName rank) {
   constexpr bool scales = RealElement<typename Operation::element> && std::is_same_v<typename Operation::reduction, Sum>;
   if (!scales && operation.factor != 1.0f) refuse<Operation>("only sums of real elements take a factor other than 1", where, rank);
 }
 
 template <Element T>
-void check_arguments(AllGather<T> const& o, int ranks, int rank, SourceLocation where) {
+void check_arguments(AllGather<T> const& o, int ranks, RankName rank, SourceLocation where) {
   check_count(o, ranks, where, rank);
   check_pointers(o, where, rank);
-  if (overlap(o.send, o.count, o.receive, ranks * o.count) && o.send != o.receive + rank * o.count) {
+  if (overlap(o.send, o.count, o.receive, ranks * o.count) && o.send != o.receive + rank.number * o.count) {
     refuse<AllGather<T>>("send overlaps with receive and is not receive + rank * count, the place of this rank's part", where, rank);
   }
 }
 
 template <Element T, class Op>
-void check_arguments(ReduceScatter<T, Op> const& o, int ranks, int rank, SourceLocation where) {
+void check_arguments(ReduceScatter<T, Op> const& o, int ranks, RankName rank, SourceLocation where) {
   check_count(o, ranks, where, rank);
   check_pointers(o, where, rank);
   check_factor(o, where, rank);
-  if (overlap<T>(o.send, ranks * o.count, o.receive, o.count) && o.receive != o.send + rank * o.count) {
+  if (overlap<T>(o.send, ranks * o.count, o.receive, o.count) && o.receive != o.send + rank.number * o.count) {
     refuse<ReduceScatter<T, Op>>("receive overlaps with send and is not send + rank * count, the place of this rank's part", where, rank);
   }
 }
 
 template <Element T, class Op>
-void check_arguments(AllReduce<T, Op> const& o, int, int rank, SourceLocation where) {
+void check_arguments(AllReduce<T, Op> const& o, int, RankName rank, SourceLocation where) {
   check_count(o, 1, where, rank);
   check_pointers(o, where, rank);
   check_factor(o, where, rank);
@@ -84,7 +84,7 @@ void check_arguments(AllReduce<T, Op> const& o, int, int rank, SourceLocation wh
 }
 
 template <Element T>
-void check_arguments(Broadcast<T> const& o, int ranks, int rank, SourceLocation where) {
+void check_arguments(Broadcast<T> const& o, int ranks, RankName rank, SourceLocation where) {
   check_count(o, 1, where, rank);
   if (o.count > 0 && o.buffer == nullptr) refuse<Broadcast<T>>("buffer is null, the count is " + std::to_string(o.count), where, rank);
   if (o.root < 0 || o.root >= ranks) {
@@ -93,12 +93,12 @@ void check_arguments(Broadcast<T> const& o, int ranks, int rank, SourceLocation 
 }
 
 template <Element T>
-void check_arguments(AllToAll<T> const& o, int ranks, int rank, SourceLocation where) {
+void check_arguments(AllToAll<T> const& o, int ranks, RankName rank, SourceLocation where) {
   check_count(o, ranks, where, rank);
   check_pointers(o, where, rank);
   if (overlap<T>(o.send, ranks * o.count, o.receive, ranks * o.count)) refuse<AllToAll<T>>("send and receive overlap", where, rank);
 }
 
-inline void check_arguments(Barrier const&, int, int, SourceLocation) noexcept {}
+inline void check_arguments(Barrier const&, int, RankName, SourceLocation) noexcept {}
 
 }  // namespace zero::detail

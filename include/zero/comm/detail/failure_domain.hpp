@@ -4,6 +4,7 @@
 /// Groups that fail together: the first cause of a failure, and the way to wake everybody who waits for a peer.
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -53,13 +54,12 @@ private:
   }
 }
 
-/// True for an error of that type, such as a `MismatchError`.
-template <class E>
-[[nodiscard]] bool is_a(std::exception_ptr const& cause) noexcept {
+/// True for a `MismatchError`.
+[[nodiscard]] inline bool is_mismatch(std::exception_ptr const& cause) noexcept {
   if (cause == nullptr) return false;
   try {
     std::rethrow_exception(cause);
-  } catch (E const&) {
+  } catch (MismatchError const&) {
     return true;
   } catch (...) {
     return false;
@@ -77,14 +77,20 @@ protected:
   ~Breakable() = default;
 };
 
-/// All groups split from one first group. Ranks in messages are those of the first group.
+/// All groups split from one first group. Ranks are numbered here as they are there.
 class FailureDomain {
 public:
   /// Why the domain failed. Texts, because one exception object shared by threads would be read and freed by all of them.
   struct Cause {
-    int rank = -1;  ///< -1: the watchdog.
-    bool deadline = false;
-    bool mismatch = false;  ///< Ranks called different things: nobody's failure more than the others', and said alike on all ranks.
+    enum class Kind : unsigned char {
+      failure,   ///< One rank's: its peers throw `PeerError`.
+      mismatch,  ///< Ranks called different things: nobody's failure more than the others', and said alike on all ranks.
+      deadline,  ///< The watchdog's, of all ranks.
+      usage,     ///< A mistake that ranks made together: every rank throws `UsageError`.
+    };
+    int rank = -1;
+    Kind kind = Kind::failure;
+    SourceLocation where = {};  ///< Of a mistake.
     std::string text;
     std::exception_ptr exception;
   };
@@ -102,43 +108,79 @@ public:
   }
 
   /// Keeps the first cause and wakes all ranks of all groups. Never blocks for long, never throws.
-  void fail(int rank, std::exception_ptr exception) noexcept {
-    Cause cause;
-    cause.rank = rank;
-    cause.mismatch = is_a<MismatchError>(exception);
-    cause.deadline = is_a<DeadlineError>(exception);
-    try {
-      cause.text = text_of(exception);
-    } catch (...) {  // No memory for the text: the failure itself still counts.
-    }
-    cause.exception = std::move(exception);
-    keep(std::move(cause));
+  /// @param reason_follows an exception is on its way out of the rank's code, and nobody can look at it before it is caught: `ended` will
+  /// tell it. Until then peers wait, so that they can say it.
+  void fail(int rank, std::exception_ptr exception, bool reason_follows = false) noexcept {
+    Cause cause = cause_of(rank, std::move(exception));
+    LockGuard const guard(lock_);
+    if (!failed_) keep(std::move(cause), reason_follows);
   }
 
-  /// Throws the cause as `rank` sees it, if there is one.
-  void throw_if_failed(int rank) {
-    std::exception_ptr own;
+  /// Fails the domain because of a mistake that is not only this rank's.
+  void refuse(int rank, std::string const& what, SourceLocation where, std::exception_ptr exception) {
+    Cause cause{rank, Cause::Kind::usage, where, what, std::move(exception)};
+    LockGuard const guard(lock_);
+    if (!failed_) keep(std::move(cause), false);
+  }
+
+  /// The rank's code has ended, by this exception if there is one.
+  void ended(int rank, std::exception_ptr exception) noexcept {
+    bool const threw = exception != nullptr;
+    Cause cause = cause_of(rank, std::move(exception));
+    LockGuard const guard(lock_);
+    if (!failed_) {
+      if (threw) keep(std::move(cause), false);
+    } else if (cause_.rank == rank && reason_follows_.load(std::memory_order_relaxed)) {
+      if (threw) cause_ = std::move(cause);
+      end_wait_for_reason();
+    }
+  }
+
+  /// Throws the cause as a rank of one of the groups sees it, if there is one.
+  /// @param members the ranks of that group.
+  void throw_if_failed(std::vector<int> const& members, int rank) {
+    RankName const own(rank, members[static_cast<std::size_t>(rank)]);
+    std::exception_ptr exception;
+    RankName peer;
+    Cause::Kind kind = {};
+    SourceLocation where;
     std::string text;
-    int peer = -1;
-    bool deadline = false;
-    bool mismatch = false;
     {
       LockGuard const guard(lock_);
       if (!failed_) return;
-      if (cause_.rank == rank) own = cause_.exception;
-      text = cause_.text;
-      peer = cause_.rank;
-      deadline = cause_.deadline;
-      mismatch = cause_.mismatch;
+      if (cause_.rank == own.in_first_group) exception = cause_.exception;
     }
-    if (own != nullptr) std::rethrow_exception(own);
-    if (deadline) throw DeadlineError(text, rank);
-    if (mismatch) throw MismatchError("rank " + std::to_string(peer) + " says: " + text, rank);
-    throw PeerError("rank " + std::to_string(peer) + " failed first: " + text, rank, peer);
+    if (exception != nullptr) std::rethrow_exception(exception);
+    reason_follows_.wait(true, std::memory_order_acquire);
+    {
+      LockGuard const guard(lock_);
+      peer.in_first_group = cause_.rank;
+      kind = cause_.kind;
+      where = cause_.where;
+      text = cause_.text;
+    }
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      if (members[i] == peer.in_first_group) peer.number = static_cast<int>(i);
+    }
+    switch (kind) {
+      case Cause::Kind::failure: break;
+      case Cause::Kind::mismatch: throw MismatchError(peer.text() + " says: " + text, own);
+      case Cause::Kind::deadline: throw DeadlineError(text, own);
+      case Cause::Kind::usage: throw UsageError(text, where, own);
+    }
+    throw PeerError(peer.text() + " failed first: " + text, own, peer);
   }
 
   /// The first cause, null while there is none. For who holds the lock, and for the thread that has joined all ranks.
   [[nodiscard]] Cause const* cause() const noexcept { return failed_ ? &cause_ : nullptr; }
+
+  /// Gives up waiting for the reason of a failure after a second: the rank may have caught the exception and do something else.
+  void look_for_late_reason(std::int64_t now_ms) noexcept {
+    LockGuard const guard(lock_);
+    if (!reason_follows_.load(std::memory_order_relaxed)) return;
+    if (reason_awaited_since_ms_ < 0) reason_awaited_since_ms_ = now_ms;
+    if (now_ms - reason_awaited_since_ms_ > 1000) end_wait_for_reason();
+  }
 
   /// Fails the domain if some group has waited for too long.
   void look_for_overdue(std::int64_t now_ms, std::int64_t deadline_ms) {
@@ -153,27 +195,46 @@ public:
     }
     if (text.empty()) return;
     Cause cause;
-    cause.deadline = true;
+    cause.kind = Cause::Kind::deadline;
     cause.exception = std::make_exception_ptr(DeadlineError(text));
     cause.text = std::move(text);
-    keep(std::move(cause));
+    LockGuard const guard(lock_);
+    if (!failed_) keep(std::move(cause), false);
   }
 
   [[nodiscard]] SpinLock& lock() noexcept { return lock_; }
 
 private:
-  void keep(Cause cause) noexcept {
-    LockGuard const guard(lock_);
-    if (failed_) return;
+  static Cause cause_of(int rank, std::exception_ptr exception) noexcept {
+    Cause cause;
+    cause.rank = rank;
+    if (is_mismatch(exception)) cause.kind = Cause::Kind::mismatch;
+    try {
+      cause.text = text_of(exception);
+    } catch (...) {  // No memory for the text: the failure itself still counts.
+    }
+    cause.exception = std::move(exception);
+    return cause;
+  }
+
+  void keep(Cause cause, bool reason_follows) noexcept {
     failed_ = true;
     cause_ = std::move(cause);
+    reason_follows_.store(reason_follows, std::memory_order_relaxed);
     for (Breakable* group : groups_) group->break_waits();
+  }
+
+  void end_wait_for_reason() noexcept {
+    reason_follows_.store(false, std::memory_order_release);
+    reason_follows_.notify_all();
   }
 
   SpinLock lock_;
   std::vector<Breakable*> groups_;
   bool failed_ = false;
   Cause cause_;
+  std::atomic<bool> reason_follows_ = false;
+  std::int64_t reason_awaited_since_ms_ = -1;
 };
 
 }  // namespace zero::detail

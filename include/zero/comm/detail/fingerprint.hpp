@@ -9,6 +9,7 @@
 
 #include <zero/comm/operations.hpp>
 #include <zero/core/element.hpp>
+#include <zero/core/error.hpp>
 
 namespace zero::detail {
 
@@ -77,9 +78,9 @@ template <class Operation>
 }
 
 /// What a rank says that finds a peer calling something else.
-[[nodiscard]] inline std::string mismatch_in_words(int rank, Fingerprint const& own, int peer, Fingerprint const& other) {
-  return "the ranks do not call the same thing: rank " + std::to_string(rank) + " calls " + in_words(own) + ", rank " +
-         std::to_string(peer) + " calls " + in_words(other);
+[[nodiscard]] inline std::string mismatch_in_words(RankName rank, Fingerprint const& own, RankName peer, Fingerprint const& other) {
+  return "the ranks do not call the same thing: " + rank.text() + " calls " + in_words(own) + ", " + peer.text() + " calls " +
+         in_words(other);
 }
 
 }  // namespace zero::detail

@@ -108,7 +108,7 @@ concept NcclOperation = requires(NcclCall call, Operation const& operation) { ca
 
 /// @throws UsageError for a factor that NCCL cannot apply exactly.
 template <class Operation>
-void check_nccl_factor(Operation const& operation, int ranks, int rank, SourceLocation where) {
+void check_nccl_factor(Operation const& operation, int ranks, RankName rank, SourceLocation where) {
   if constexpr (requires {
                   operation.factor;
                   requires RealElement<typename Operation::element>;
@@ -143,7 +143,7 @@ void enqueue_nccl_alone(CudaStreamRef stream, Operation const& operation, Source
 /// A handle for a communicator that is about to be made. Sets the place's device where it was left open.
 /// @throws UsageError, NcclError, DeviceError, Error
 [[nodiscard]] inline std::unique_ptr<NcclHandle> make_nccl_handle(NcclPlace& place, NcclOptions const& options,
-                                                                  std::shared_ptr<FailureDomain> domain, SourceLocation where) {
+                                                                  std::shared_ptr<NcclDomain> domain, SourceLocation where) {
   check_place(place, options, where);
   place.device = require_cuda_device(place.device, where);
   auto family = std::make_shared<NcclFamily>(std::move(domain), place.rank, place.device, options.deadline_ms);
@@ -171,7 +171,7 @@ inline void check_nccl_colors(NcclHandle& handle, int color, int key, SourceLoca
     if (table[2 * peer] >= 0) continue;
     throw UsageError("split: rank " + std::to_string(peer) + " gives the color " + std::to_string(table[2 * peer]) +
                          "; colors are not negative, every rank belongs to one group",
-                     where, handle.rank());
+                     where, handle.name());
   }
 }
 

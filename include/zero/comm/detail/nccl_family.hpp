@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <zero/comm/detail/failure_domain.hpp>
+#include <zero/comm/detail/nccl_domain.hpp>
 #include <zero/core/error.hpp>
 
 namespace zero::detail {
@@ -60,7 +61,7 @@ protected:
 class NcclFamily {
 public:
   /// @throws Error where no thread can be started.
-  NcclFamily(std::shared_ptr<FailureDomain> domain, int rank, int device, std::int64_t deadline_ms)
+  NcclFamily(std::shared_ptr<NcclDomain> domain, int rank, int device, std::int64_t deadline_ms)
       : domain_(std::move(domain)), rank_(rank), device_(device), deadline_ms_(deadline_ms) {
     try {
       thread_ = std::thread([this] { watch(); });
@@ -173,7 +174,7 @@ private:
     return done;
   }
 
-  std::shared_ptr<FailureDomain> domain_;
+  std::shared_ptr<NcclDomain> domain_;
   int rank_;
   int device_;
   std::int64_t deadline_ms_;

@@ -36,7 +36,8 @@ struct NcclOwnership {
 /// abort frees what a call would be using.
 class NcclHandle final : public NcclWatched {
 public:
-  NcclHandle(std::shared_ptr<NcclFamily> family, NcclOwnership ownership) : family_(std::move(family)), ownership_(ownership) {
+  NcclHandle(std::shared_ptr<NcclFamily> family, NcclOwnership ownership)
+      : family_(std::move(family)), ownership_(ownership), rank_(family_->rank()) {
     family_->add(*this);
   }
   NcclHandle(NcclHandle const&) = delete;
@@ -44,6 +45,8 @@ public:
   ~NcclHandle() { end(); }
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
+  /// The rank in messages.
+  [[nodiscard]] RankName name() const noexcept { return {rank_, family_->rank()}; }
   [[nodiscard]] int size() const noexcept { return size_; }
   [[nodiscard]] int device() const noexcept { return device_; }
   [[nodiscard]] ncclComm_t native() const noexcept { return comm_.load(std::memory_order_acquire); }
@@ -94,7 +97,7 @@ public:
     }
     lock_.unlock();
     family_->throw_if_failed();
-    throw UsageError("the NCCL communicator was finalized or released", where, rank_);
+    throw UsageError("the NCCL communicator was finalized or released", where, name());
   }
   void unlock() noexcept {
     if (depth_ > 0) return;
@@ -106,7 +109,7 @@ public:
   /// @throws NcclError
   void check(char const* call, ncclResult_t result) {
     if (result == ncclSuccess || result == ncclInProgress) return;
-    family_->fail(std::make_exception_ptr(nccl_error(call, result, native(), family_->rank())));
+    family_->fail(std::make_exception_ptr(nccl_error(call, result, native(), name())));
     family_->throw_if_failed();
   }
 
@@ -222,9 +225,9 @@ public:
   }
 
   [[noreturn]] void fail_overdue(std::string const& text) {
-    family_->fail(std::make_exception_ptr(DeadlineError(text, family_->rank())));
+    family_->fail(std::make_exception_ptr(DeadlineError(text, name())));
     family_->throw_if_failed();
-    throw DeadlineError(text, family_->rank());
+    throw DeadlineError(text, name());
   }
 
   bool look(std::int64_t now_ms, std::exception_ptr& cause) override {
@@ -234,7 +237,7 @@ public:
     if (call_since_ms != 0 && now_ms - call_since_ms > family_->deadline_ms()) {
       overdue = "a call of NCCL did not return within " + std::to_string(family_->deadline_ms()) + " ms: it waits for peers";
     }
-    if (!overdue.empty() && cause == nullptr) cause = std::make_exception_ptr(DeadlineError(overdue, family_->rank()));
+    if (!overdue.empty() && cause == nullptr) cause = std::make_exception_ptr(DeadlineError(overdue, name()));
     if (cause == nullptr && lock_.try_lock()) {
       try {
         look_for_errors(cause);
@@ -275,7 +278,7 @@ private:
     ncclResult_t const result = ncclCommGetAsyncError(comm, &state);
     if (result != ncclSuccess) state = result;
     if (state != ncclSuccess && state != ncclInProgress) {
-      cause = std::make_exception_ptr(nccl_error("ncclCommGetAsyncError", state, comm, family_->rank()));
+      cause = std::make_exception_ptr(nccl_error("ncclCommGetAsyncError", state, comm, name()));
     }
   }
 
@@ -313,7 +316,7 @@ private:
   NcclOwnership ownership_;
   ncclComm_t slot_ = nullptr;
   std::atomic<ncclComm_t> comm_ = nullptr;
-  int rank_ = 0;
+  int rank_;
   int size_ = 1;
   int device_ = 0;
   SpinLock lock_;

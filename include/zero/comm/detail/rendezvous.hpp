@@ -15,7 +15,9 @@
 #include <zero/comm/detail/failure_domain.hpp>
 #include <zero/comm/detail/fingerprint.hpp>
 #include <zero/core/error.hpp>
+#include <zero/core/hash.hpp>
 #include <zero/device/host_stream.hpp>
+#include <zero/device/host_stream_core.hpp>
 
 namespace zero::detail {
 
@@ -56,6 +58,8 @@ public:
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   [[nodiscard]] int member(int rank) const noexcept { return members_[static_cast<std::size_t>(rank)]; }
+  /// What errors call a rank.
+  [[nodiscard]] RankName name(int rank) const noexcept { return {rank, member(rank)}; }
   [[nodiscard]] Slot& slot(int rank) noexcept { return slots_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] std::shared_ptr<FailureDomain> const& domain() const noexcept { return domain_; }
 
@@ -104,15 +108,22 @@ public:
   }
 
   /// The rank or an operation of it has failed.
-  void fail(int rank, std::exception_ptr cause) noexcept {
+  void fail(int rank, std::exception_ptr cause, bool reason_follows = false) noexcept {
     if (cause == nullptr) {
       try {
-        throw CommunicationError("the group was aborted", member(rank));
+        throw CommunicationError("the group was aborted", name(rank));
       } catch (...) {
         cause = std::current_exception();
       }
     }
-    domain_->fail(member(rank), std::move(cause));
+    domain_->fail(member(rank), std::move(cause), reason_follows);
+  }
+
+  /// Where a collective of this rank is to go. @throws UsageError, as all ranks will, where another rank's collectives are on that stream.
+  [[nodiscard]] StreamClaim claim(HostStreamRef stream, int rank, SourceLocation where) {
+    StreamClaim claim(stream, domain_number_, member(rank));
+    if (claim.other() != StreamClaims::none) refuse_shared_stream(rank, claim.other(), where);
+    return claim;
   }
 
   void break_waits() noexcept override {
@@ -134,13 +145,15 @@ public:
     if (now_ms - watched_since_ms_ <= deadline_ms || (generation & broken) != 0) return {};
     std::string here;
     std::string missing;
+    bool renumbered = false;
     for (int rank = 0; rank < size(); ++rank) {
+      renumbered = renumbered || member(rank) != rank;
       std::string& list = slot(rank).met.load(std::memory_order_acquire) == generation + step ? here : missing;
       list += (list.empty() ? "" : ", ") + std::to_string(member(rank));
     }
     if (here.empty() || missing.empty()) return {};
     return "a collective was not joined by all ranks within " + std::to_string(deadline_ms) + " ms: missing " + missing + "; waiting " +
-           here;
+           here + (renumbered ? " (ranks of the first group)" : "");  // All groups throw this text.
   }
 
 private:
@@ -179,14 +192,27 @@ private:
     Fingerprint const& own = slot(rank).call;
     for (int peer = 0; peer < size(); ++peer) {
       if (slot(peer).call == own) continue;
-      std::string const text = mismatch_in_words(member(rank), own, member(peer), slot(peer).call);
+      std::string const text = mismatch_in_words(name(rank), own, name(peer), slot(peer).call);
       {
         LockGuard const guard(domain_->lock());
         slot(rank).mismatch = text;
       }
-      domain_->fail(member(rank), std::make_exception_ptr(MismatchError(text, member(rank))));
-      throw MismatchError(text, member(rank));
+      domain_->fail(member(rank), std::make_exception_ptr(MismatchError(text, name(rank))));
+      throw MismatchError(text, name(rank));
     }
+  }
+
+  [[noreturn]] void refuse_shared_stream(int rank, int other, SourceLocation where) {
+    RankName peer(-1, other);
+    for (int r = 0; r < size(); ++r) {
+      if (member(r) == other) peer = name(r);
+    }
+    std::string const text = "a stream with a worker serves one rank: " + name(rank).text() +
+                             " enqueues a collective to a stream that holds one of " + peer.text() +
+                             ", which would keep it from ever running";
+    UsageError const error(text, where, name(rank));
+    domain_->refuse(member(rank), text, where, std::make_exception_ptr(error));
+    throw error;
   }
 
   /// The rank is gone. Unlike a failure it concerns only the groups that the rank is in.
@@ -204,12 +230,13 @@ private:
       left = left_;
       mismatch = slot(rank).mismatch;
     }
-    if (!mismatch.empty()) throw MismatchError(mismatch, member(rank));
-    if (left < 0) domain_->throw_if_failed(member(rank));
-    throw PeerError("rank " + std::to_string(member(left)) + " has returned", member(rank), member(left));
+    if (!mismatch.empty()) throw MismatchError(mismatch, name(rank));
+    if (left < 0) domain_->throw_if_failed(members_, rank);
+    throw PeerError(name(left).text() + " has returned", name(rank), name(left));
   }
 
   std::shared_ptr<FailureDomain> domain_;
+  std::uint32_t domain_number_ = static_cast<std::uint32_t>(mixed_bits(reinterpret_cast<std::uintptr_t>(domain_.get())) >> 40);
   std::vector<int> members_;
   std::unique_ptr<Slot[]> slots_;
   int left_ = -1;                                         // Protected by the domain's lock, as are the next two.

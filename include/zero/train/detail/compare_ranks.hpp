@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <zero/comm/communicator.hpp>
 #include <zero/comm/operations.hpp>
 #include <zero/core/error.hpp>
 #include <zero/train/detail/control_layout.hpp>
@@ -25,7 +26,7 @@ struct StartRecord {
 /// Collective. @param memory  `fingerprint_bytes(N)` bytes of device memory.
 /// @throws MismatchError on every rank if any two differ, naming what and the first two ranks that differ.
 template <class Group, class Device>
-void compare_ranks(Group& group, StreamPair<Device> const& streams, std::byte* memory, StartRecord const& own) {
+void compare_ranks(Group& group, StreamPair<Device> const& streams, std::byte* memory, StartRecord const& own, SourceLocation where) {
   int const ranks = group.size();
   if (ranks == 1) return;
   auto const stream = streams.communication();
@@ -34,8 +35,8 @@ void compare_ranks(Group& group, StreamPair<Device> const& streams, std::byte* m
   std::vector<std::int64_t> words(static_cast<std::size_t>(ranks) * fingerprint_words);
   try {
     Device::copy(stream, mine, own.words.data(), static_cast<std::int64_t>(sizeof(own.words)));
-    group.enqueue(stream,
-                  AllGather<std::int64_t>{.send = mine, .receive = all, .count = fingerprint_words, .label = Label{Subject::control}});
+    enqueue_at(group, stream,
+               AllGather<std::int64_t>{.send = mine, .receive = all, .count = fingerprint_words, .label = Label{Subject::control}}, where);
     Device::copy(stream, words.data(), all, fingerprint_bytes(ranks));
     Device::synchronize(stream);
   } catch (...) {

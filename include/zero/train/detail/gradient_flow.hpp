@@ -81,19 +81,24 @@ public:
   }
 
   /// Whether that scope is the first to write this parameter since the last step (Partial, in place) or pass (otherwise).
-  [[nodiscard]] bool first_use(Unit unit, ParameterId id) const {
+  [[nodiscard]] bool first_use(Unit unit, ParameterId id, SourceLocation where) const {
+    ParameterLayout const& layout = partition_->layout();
+    if (layout.position(unit, id, where) < 0) {
+      throw LayoutError("first_use: unit '" + name(unit) + "' does not use parameter '" + std::string(layout.name(id)) + "'", where,
+                        group_->rank());
+    }
     SegmentState const& s = segments_[static_cast<std::size_t>(to_index(partition_->segment_of(id)))];
     return s.fresh_for == to_index(unit);
   }
 
-  void hand_over(Unit unit, bool last) {
+  void hand_over(Unit unit, bool last, SourceLocation where) {
     UnitState& u = state(unit);
     u.open = false;
     u.handed_over = true;
     for (SegmentId segment : partition_->segments(unit)) {
       if (!partition_->segment(segment).trainable) continue;
       state(segment).fresh_for = -1;
-      if (handed_over_by_.mark(segment, unit)) complete(segment, last);
+      if (handed_over_by_.mark(segment, unit)) complete(segment, last, where);
     }
   }
 
@@ -108,15 +113,15 @@ public:
   }
 
   /// The end of a pass: what was written and still waits for another unit that uses it goes now.
-  void end_pass(bool last) {
+  void end_pass(bool last, SourceLocation where) {
     for (SegmentId segment : partition_->segments()) {
-      if (handed_over_by_.any(segment)) complete(segment, last);
+      if (handed_over_by_.any(segment)) complete(segment, last, where);
     }
     for (UnitState& u : units_) u.handed_over = false;
   }
 
   /// Makes the gradients of all units ready for the optimizer: what nobody touched is zero, and what is still Partial is reduced.
-  void reduce() {
+  void reduce(SourceLocation where) {
     retire();
     for (SegmentId segment : partition_->segments()) {
       if (!partition_->segment(segment).trainable || state(segment).accumulated) continue;
@@ -127,7 +132,7 @@ public:
     if constexpr (Rules::partial) {
       streams_->communication_after_compute(WaitId::reduce_after_gradients);
       for (SegmentId segment : partition_->segments()) {
-        if (partition_->segment(segment).trainable && !state(segment).reduced) reduce_partial(segment);
+        if (partition_->segment(segment).trainable && !state(segment).reduced) reduce_partial(segment, where);
       }
     }
     streams_->compute_after_communication(WaitId::norm_after_reduce);
@@ -139,14 +144,14 @@ public:
   }
 
   /// The reduced gradient where the optimizer wants it; gathered into the staging buffer where a rank holds only its part (rule 3, S -> R).
-  [[nodiscard]] accumulator const* for_optimizer(SegmentId segment) {
+  [[nodiscard]] accumulator const* for_optimizer(SegmentId segment, [[maybe_unused]] SourceLocation where) {
     using To = typename S::optimizer_states;
     auto const from = reduced(segment);
     if constexpr (Conversion<Reduced, To>::communicates) {
       if (group_->size() > 1) {
         TensorRef<accumulator, To> const to{reinterpret_cast<accumulator*>(staging_.data()), from.geometry()};
         streams_->communication_after_compute(WaitId::gather_gradients_after_update);
-        convert_into(*group_, streams_->communication(), from, to, label(segment));
+        convert_into(*group_, streams_->communication(), from, to, label(segment), 1.0f, where);
         streams_->compute_after_communication(WaitId::update_after_gather_gradients);
         return to.data();
       }
@@ -222,10 +227,10 @@ private:
   }
 
   /// All declared users have handed the segment over.
-  void complete(SegmentId segment, bool last) {
+  void complete(SegmentId segment, bool last, SourceLocation where) {
     handed_over_by_.clear(segment);
     if constexpr (!Rules::partial) {
-      reduce_scratch(segment);
+      reduce_scratch(segment, where);
     } else {
       if constexpr (!Rules::direct) {
         auto const into = storage_->gradients(segment);
@@ -237,13 +242,13 @@ private:
       }
       if (last) {
         streams_->communication_after_compute(WaitId::reduce_after_gradients);
-        reduce_partial(segment);
+        reduce_partial(segment, where);
       }
     }
   }
 
   /// Rule 2 where gradients accumulate reduced: written -> wire type -> summed over ranks -> added up.
-  void reduce_scratch(SegmentId segment) {
+  void reduce_scratch(SegmentId segment, SourceLocation where) {
     SegmentState& s = state(segment);
     auto const stream = streams_->communication();
     auto const into = storage_->gradients(segment);
@@ -251,7 +256,7 @@ private:
     streams_->communication_after_compute(WaitId::reduce_after_gradients);
     TensorRef<wire, Partial> const sum{on_the_wire(scratch_.data(s.slot), scratch_.elements(s.slot)), into.geometry()};
     auto const part = in_place<typename S::gradients>(sum);
-    convert_into(*group_, stream, sum, part, label(segment), wire_factor_);
+    convert_into(*group_, stream, sum, part, label(segment), wire_factor_, where);
     add(stream, into.data(), part.data(), static_cast<std::int64_t>(into.storage().size()), s.accumulated);
     s.accumulated = true;
     if (poison_) Device::fill(stream, scratch_.data(s.slot), scratch_.elements(s.slot), poison_value<gradient>());
@@ -261,12 +266,12 @@ private:
   }
 
   /// Rule 3 where gradients accumulate as local sums: all-reduce or reduce-scatter, in place.
-  void reduce_partial(SegmentId segment) {
+  void reduce_partial(SegmentId segment, SourceLocation where) {
     auto const stream = streams_->communication();
     auto const all = storage_->gradients(segment);
     TensorRef<wire, Partial> const sum{on_the_wire(all.data(), static_cast<std::int64_t>(all.storage().size())), all.geometry()};
     auto const part = in_place<Reduced>(sum);
-    convert_into(*group_, stream, sum, part, label(segment), wire_factor_);
+    convert_into(*group_, stream, sum, part, label(segment), wire_factor_, where);
     if constexpr (!std::is_same_v<wire, accumulator>) {
       add(stream, reduced(segment).data(), part.data(), static_cast<std::int64_t>(part.storage().size()), false);
     }

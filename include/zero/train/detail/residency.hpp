@@ -11,6 +11,7 @@
 
 #include <zero/comm/communicator.hpp>
 #include <zero/comm/operations.hpp>
+#include <zero/core/error.hpp>
 #include <zero/device/memory.hpp>
 #include <zero/layout/partition.hpp>
 #include <zero/tensor/conversion.hpp>
@@ -80,7 +81,7 @@ public:
         streams_(&streams),
         pool_(memory, Purpose::gathered),
         tables_(partition.layout()),
-        uses_(partition),
+        rule_(partition),
         segments_(static_cast<std::size_t>(partition.segment_count())),
         open_(static_cast<std::size_t>(partition.layout().unit_count()), 0),
         follows_((Rule::communicates || Performs<Group, Announce>)&&group.size() > 1),
@@ -93,33 +94,31 @@ public:
 
   [[nodiscard]] UnitView<parameter const> view(Unit unit) const noexcept { return tables_.view(unit); }
 
-  void acquire(Unit unit) {
+  void acquire(Unit unit, SourceLocation where) {
     if (follows_) {
       auto const segments = partition_->segments(unit);
       std::size_t taken = 0;
       try {
         bool missing = false;
         for (; taken < segments.size(); ++taken) {
+          if (rule_.resident(segments[taken])) continue;
           State& s = state(segments[taken]);
-          if (s.resident) continue;
           if (gathers()) s.slot = pool_.acquire(partition_->segment(segments[taken]).padded_elements);
-          s.resident = true;
-          s.empty = true;
+          s.missing = true;
           missing = true;
         }
-        if (missing) gather(segments);
+        if (missing) gather(segments, where);
       } catch (...) {
         for (std::size_t i = 0; i < taken; ++i) {
           State& s = state(segments[i]);
-          if (!s.empty) continue;
-          if (gathers()) pool_.release(s.slot);
-          s = State{};
+          if (s.missing && gathers()) pool_.release(s.slot);
+          s.missing = false;
         }
         throw;
       }
       for (SegmentId segment : segments) {
         if (gathers()) tables_.set(*partition_, unit, segment, pool_.data(state(segment).slot));
-        ++state(segment).open;
+        rule_.open(segment);
       }
     }
     ++open_[static_cast<std::size_t>(to_index(unit))];
@@ -130,17 +129,14 @@ public:
     --open_[static_cast<std::size_t>(to_index(unit))];
     if (!follows_) return;
     for (SegmentId segment : partition_->segments(unit)) {
-      bool const phase_over = uses_.mark(segment, unit);
-      if (phase_over) state(segment).wanted = false;
-      if (--state(segment).open == 0 && !state(segment).wanted) let_go(segment);
+      if (rule_.close(segment, unit)) let_go(segment);
     }
   }
 
   /// The end of a pass: nothing is kept for a later use any more.
   void end_phase() noexcept {
     for (SegmentId segment : partition_->segments()) {
-      state(segment).wanted = false;
-      if (state(segment).resident && state(segment).open == 0) let_go(segment);
+      if (rule_.end_phase(segment)) let_go(segment);
     }
   }
 
@@ -154,64 +150,58 @@ public:
 
 private:
   struct State {
-    int slot = PoolShape::none;
-    std::int32_t open = 0;  // scopes that hold the segment
-    bool resident = false;  // it is gathered, or would be
-    bool empty = false;     // nothing was gathered into its buffer yet
-    bool wanted = false;    // a declared use is still to come in this phase
+    int slot = PoolShape::none;  // where the segment is, if it is resident
+    bool missing = false;        // it is being made resident
   };
 
   [[nodiscard]] State& state(SegmentId id) noexcept { return segments_[static_cast<std::size_t>(to_index(id))]; }
 
   [[nodiscard]] bool gathers() const noexcept { return Rule::communicates && follows_; }
 
-  /// Gathers those of the segments that are empty, or only announces them.
-  void gather(std::span<SegmentId const> segments) {
+  /// Gathers those of the segments that are missing, or only announces them.
+  void gather(std::span<SegmentId const> segments, [[maybe_unused]] SourceLocation where) {
     if constexpr (Rule::communicates) {
-      gather_empty(segments);
+      gather_missing(segments, where);
     } else if constexpr (Performs<Group, Announce>) {
       for (SegmentId segment : segments) {
-        if (!state(segment).empty) continue;
+        if (!state(segment).missing) continue;
         Label const label{Subject::parameters, to_index(segment)};
-        group_->enqueue(streams_->communication(), Announce{.label = label, .text = "gather of a segment"});
+        enqueue_at(*group_, streams_->communication(), Announce{.label = label, .text = "gather of a segment"}, where);
       }
     }
     for (SegmentId segment : segments) {
-      if (!state(segment).empty) continue;
-      state(segment).empty = false;
-      state(segment).wanted = true;
-      uses_.clear(segment);
+      if (!state(segment).missing) continue;
+      state(segment).missing = false;
+      rule_.enter(segment);
     }
   }
 
-  void gather_empty(std::span<SegmentId const> segments) {
+  void gather_missing(std::span<SegmentId const> segments, SourceLocation where) {
     // After the last writers of the shards and the last readers of the buffers, all of which compute.
     streams_->communication_after_compute(WaitId::gather_after_compute);
     group_->group(streams_->communication(), [&] {
       for (SegmentId segment : segments) {
-        if (!state(segment).empty) continue;
+        if (!state(segment).missing) continue;
         auto const shard = storage_->parameters(segment);
         convert_into(*group_, streams_->communication(), shard,
                      TensorRef<parameter, Replicated>{pool_.data(state(segment).slot), shard.geometry()},
-                     Label{Subject::parameters, to_index(segment)});
+                     Label{Subject::parameters, to_index(segment)}, 1.0f, where);
       }
     });
     streams_->compute_after_communication(WaitId::use_after_gather);
   }
 
   void let_go(SegmentId segment) noexcept {
-    State& s = state(segment);
-    s.resident = false;
-    uses_.clear(segment);
+    rule_.leave(segment);
     if (!gathers()) return;
+    int const slot = state(segment).slot;
     if (poison_) {
       try {
-        Device::fill(streams_->compute(), pool_.data(s.slot), pool_.elements(s.slot), poison_value<parameter>());
+        Device::fill(streams_->compute(), pool_.data(slot), pool_.elements(slot), poison_value<parameter>());
       } catch (...) {  // the stream has failed: whoever waits for it gets the cause
       }
     }
-    pool_.release(s.slot);
-    s.slot = PoolShape::none;
+    pool_.release(slot);
   }
 
   Partition const* partition_;
@@ -220,7 +210,7 @@ private:
   StreamPair<Device> const* streams_;
   BufferPool<parameter, Device> pool_;
   PointerTables<parameter const> tables_;
-  UseTracker uses_;
+  ResidencyRule rule_;
   std::vector<State> segments_;
   std::vector<std::int32_t> open_;
   bool follows_;

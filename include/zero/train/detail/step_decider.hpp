@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <zero/comm/communicator.hpp>
 #include <zero/comm/operations.hpp>
+#include <zero/core/error.hpp>
 #include <zero/device/memory.hpp>
 #include <zero/layout/partition.hpp>
 #include <zero/tensor/tensor_ref.hpp>
@@ -62,17 +64,19 @@ public:
     Device::fill(streams.compute(), memory, static_cast<std::int64_t>(sizeof(Memory)), std::byte{});
   }
 
+  /// @param largest    number that the optimizer can compute with
   /// @param own_shard  segment -> this rank's part of its reduced gradient
   template <class OwnShard>
-  Decision<Device> decide(StepOptions const& options, double wire_factor, OwnShard&& own_shard) {
+  Decision<Device> decide(StepOptions const& options, double wire_factor, double largest, OwnShard&& own_shard, SourceLocation where) {
     auto const compute = streams_->compute();
     StepRules rules;
     rules.factor = 1.0 / (static_cast<double>(options.mean_over_ranks ? group_->size() : 1) * static_cast<double>(options.micro_batches) *
                           options.loss_scale * wire_factor);
     rules.max_norm = options.max_norm;
+    rules.largest = largest;
     rules.skip_non_finite = options.skip_non_finite;
     bool const measured = options.max_norm > 0 || options.skip_non_finite;
-    if (measured) measure(own_shard);
+    if (measured) measure(own_shard, where);
     std::int64_t const next = latest_ + 1;
     StepState* const state = &memory_->states[next % decisions_kept];
     Device::run(compute, DecideStep<Sum>{&memory_->states[latest_ % decisions_kept], state, &memory_->sum, rules, measured});
@@ -82,13 +86,13 @@ public:
     return {state, report, Device::record(compute), &latest_, latest_};
   }
 
-  [[nodiscard]] bool is_latest(StepState const* decision) const noexcept {
-    return decision != nullptr && decision == &memory_->states[latest_ % decisions_kept];
+  [[nodiscard]] bool is_latest(Decision<Device> const& decision) const noexcept {
+    return decision.number() == latest_ && decision.state() == &memory_->states[latest_ % decisions_kept];
   }
 
 private:
   template <class OwnShard>
-  void measure(OwnShard&& own_shard) {
+  void measure(OwnShard&& own_shard, SourceLocation where) {
     auto const compute = streams_->compute();
     Device::run(compute, ClearSum<Sum>{&memory_->sum});
     for (SegmentId segment : partition_->segments()) {
@@ -100,11 +104,13 @@ private:
     Device::run(compute, CarrySum<Sum>{&memory_->sum});
     if (group_->size() == 1) return;
     streams_->communication_after_compute(WaitId::merge_after_norm);
-    group_->enqueue(streams_->communication(), AllReduce<std::int64_t>{.send = memory_->sum.words,
-                                                                       .receive = memory_->sum.words,
-                                                                       .count = Sum::word_count,
-                                                                       .label = Label{Subject::control},
-                                                                       .factor = 1});
+    enqueue_at(*group_, streams_->communication(),
+               AllReduce<std::int64_t>{.send = memory_->sum.words,
+                                       .receive = memory_->sum.words,
+                                       .count = Sum::word_count,
+                                       .label = Label{Subject::control},
+                                       .factor = 1},
+               where);
     streams_->compute_after_communication(WaitId::decide_after_merge);
   }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -68,7 +69,8 @@ public:
         compared_(check_memory(where) &&
                   compare({{static_cast<std::int64_t>(partition_.hash()), static_cast<std::int64_t>(stage_hash<S, P>()),
                             static_cast<std::int64_t>(options_hash), 0},
-                           {"layouts", "stages or element types", "options", ""}})),
+                           {"layouts", "stages or element types", "options", ""}},
+                          where)),
         storage_(partition_, group.rank(), memory),
         weights_(partition_, storage_, group, streams_, memory, poison),
         gradients_(partition_, storage_, group, streams_, memory, poison),
@@ -109,8 +111,8 @@ public:
   }
 
   /// Collective: throws MismatchError on every rank where the ranks differ.
-  bool compare(StartRecord const& own) {
-    compare_ranks(*group_, streams_, control_.data() + decision_bytes<accumulator>, own);
+  bool compare(StartRecord const& own, SourceLocation where) {
+    compare_ranks(*group_, streams_, control_.data() + decision_bytes<accumulator>, own, where);
     return true;
   }
 
@@ -122,7 +124,11 @@ public:
     if (kind_ != PassKind::none) fail("a new pass: the one before is still open", where);
     if (reduced_) fail("a new pass: publish() has not ended the step yet", where);
     if (kind == PassKind::training && last_seen_) fail("a new training pass: the one before was declared the last before the step", where);
-    announce(Label{Subject::control}, kind == PassKind::inference ? "inference pass" : last ? "last training pass" : "training pass");
+    announce(Label{Subject::control},
+             kind == PassKind::inference ? "inference pass"
+             : last                      ? "last training pass"
+                                         : "training pass",
+             where);
     kind_ = kind;
     last_ = last;
     return ++pass_;
@@ -130,15 +136,14 @@ public:
 
   void finish_pass(std::uint64_t pass, SourceLocation where) {
     check_open(pass, "finish", where);
+    if (std::int32_t const unit = gradients_.open_unit(); unit >= 0) {
+      fail("finish: the gradients of unit '" + name(static_cast<Unit>(unit)) + "' were not handed over", where);
+    }
     kind_ = PassKind::none;
     weights_.end_phase();
     check_not_abandoned("finish", where);
-    if (std::int32_t const unit = gradients_.open_unit(); unit >= 0) {
-      abandoned_ = "the gradients of unit '" + name(static_cast<Unit>(unit)) + "' were not handed over";
-      check_not_abandoned("finish", where);
-    }
-    announce(Label{Subject::control}, "finish");
-    gradients_.end_pass(last_);
+    announce(Label{Subject::control}, "finish", where);
+    gradients_.end_pass(last_, where);
     last_seen_ = last_seen_ || last_;
   }
 
@@ -158,9 +163,9 @@ public:
   [[nodiscard]] auto gather(std::uint64_t pass, Unit unit, SourceLocation where) {
     check_open(pass, "gather", where);
     check_unit(unit, where);
-    announce(Label{Subject::parameters, to_index(unit)}, "gather");
+    announce(Label{Subject::parameters, to_index(unit)}, "gather", where);
     if constexpr (scoped) {
-      weights_.acquire(unit);
+      weights_.acquire(unit, where);
       return GatheredUnit<TrainingEngine>(*this, weights_.view(unit));
     } else {
       return weights_.view(unit);
@@ -170,12 +175,12 @@ public:
 
   void hold_all(SourceLocation where) {
     if (reduced_) fail("gather_all: publish() has not ended the step yet", where);
-    announce(Label{Subject::parameters}, "gather all");
+    announce(Label{Subject::parameters}, "gather all", where);
     if constexpr (scoped) {
       std::int32_t held = 0;
       try {
         for (Unit unit : layout().units()) {
-          weights_.acquire(unit);
+          weights_.acquire(unit, where);
           ++held;
         }
       } catch (...) {
@@ -196,21 +201,23 @@ public:
   }
   void hand_over_gradients(std::uint64_t pass, Unit unit, SourceLocation where) {
     check_open(pass, "hand_over", where);
-    announce(Label{Subject::gradients, to_index(unit)}, "hand-over");
-    gradients_.hand_over(unit, last_);
+    announce(Label{Subject::gradients, to_index(unit)}, "hand-over", where);
+    gradients_.hand_over(unit, last_, where);
   }
   void abandon_gradients(std::uint64_t pass, Unit unit, bool unwinding) noexcept {
     if (pass != pass_) return;  // they were discarded
     gradients_.close(unit);
     abandon(unit, unwinding);
   }
-  [[nodiscard]] bool first_use_of_gradient(Unit unit, ParameterId id) const { return gradients_.first_use(unit, id); }
+  [[nodiscard]] bool first_use_of_gradient(Unit unit, ParameterId id, SourceLocation where) const {
+    return gradients_.first_use(unit, id, where);
+  }
 
   /// Forgets what was accumulated since the last step, and an abandoned pass.
   void discard_gradients(SourceLocation where) {
     if (kind_ != PassKind::none) fail("discard_gradients: a pass is open", where);
     if (applied_) fail("discard_gradients: the step was applied, and publish() has not ended it yet", where);
-    announce(Label{Subject::control}, "discard gradients");
+    announce(Label{Subject::control}, "discard gradients", where);
     gradients_.discard();
     ++pass_;
     abandoned_.clear();
@@ -234,29 +241,33 @@ public:
     if (!(options.loss_scale > 0) || !is_finite(options.loss_scale)) {
       fail("a step: loss_scale is " + std::to_string(options.loss_scale) + "; it must be positive and finite", where);
     }
-    announce(Label{Subject::control, index(options_hash(options))}, "step (index: hash of options)");
-    gradients_.reduce();
+    announce(Label{Subject::control, index(options_hash(options))}, "step (index: hash of options)", where);
+    gradients_.reduce(where);
     reduced_ = true;
-    return decider_.decide(options, static_cast<double>(gradients_.wire_factor()),
-                           [this](SegmentId segment) { return in_place<Sharded>(gradients_.reduced(segment)).data(); });
+    return decider_.decide(
+        options, static_cast<double>(gradients_.wire_factor()), static_cast<double>(std::numeric_limits<master>::max()),
+        [this](SegmentId segment) { return in_place<Sharded>(gradients_.reduced(segment)).data(); }, where);
   }
 
   void check_reduced(char const* call, SourceLocation where) const {
     if (!reduced_) fail(std::string(call) + ": there was no reduce() in this step", where);
   }
 
-  /// Every optimizer calls it before it updates anything. @param options  hash of the optimizer's options.
-  void begin_apply(StepState const* decision, std::uint64_t options, SourceLocation where) {
+  /// Every optimizer calls it before it updates anything.
+  /// @param followed  number of the decision that the optimizer followed last
+  /// @param options   hash of the optimizer's options
+  void begin_apply(Decision<Device> const& decision, std::int64_t followed, std::uint64_t options, SourceLocation where) {
     check_reduced("apply", where);
     if (!decider_.is_latest(decision))
       fail("apply: this decision is not the one that reduce() made in this step of these parameters", where);
-    announce(Label{Subject::control, index(options)}, "apply (index: hash of options)");
+    if (decision.number() == followed) fail("apply: this optimizer has already followed this decision", where);
+    announce(Label{Subject::control, index(options)}, "apply (index: hash of options)", where);
     applied_ = true;
   }
 
   void publish(SourceLocation where) {
     check_reduced("publish", where);
-    announce(Label{Subject::control}, "publish");
+    announce(Label{Subject::control}, "publish", where);
     using Rule = Conversion<typename S::optimizer_states, typename S::parameters>;
     if constexpr (Rule::communicates) {
       streams_.communication_after_compute(WaitId::publish_after_update);
@@ -265,7 +276,7 @@ public:
           if (!partition_.segment(segment).trainable) continue;
           auto const all = storage_.parameters(segment);
           convert_into(*group_, streams_.communication(), in_place<typename S::optimizer_states>(all), all,
-                       Label{Subject::parameters, to_index(segment)});
+                       Label{Subject::parameters, to_index(segment)}, 1.0f, where);
         }
       });
       streams_.compute_after_communication(WaitId::use_after_publish);
@@ -284,8 +295,8 @@ public:
     if (std::int32_t const unit = weights_.open_unit(); unit >= 0) {
       fail(std::string(call) + ": the weights of unit '" + name(static_cast<Unit>(unit)) + "' are still in use", where);
     }
-    announce(label, call);
-    announce(Label{Subject::control, index(contents)}, "values (index: their hash)");
+    announce(label, call, where);
+    announce(Label{Subject::control, index(contents)}, "values (index: their hash)", where);
   }
 
   /// Refuses unknown and frozen segments.
@@ -354,8 +365,10 @@ private:
   }
 
   /// Where the communicator compares ranks, it does so here too, at every stage.
-  void announce(Label label, char const* text) {
-    if constexpr (Performs<Group, Announce>) group_->enqueue(streams_.communication(), Announce{.label = label, .text = text});
+  void announce([[maybe_unused]] Label label, [[maybe_unused]] char const* text, [[maybe_unused]] SourceLocation where) {
+    if constexpr (Performs<Group, Announce>) {
+      enqueue_at(*group_, streams_.communication(), Announce{.label = label, .text = text}, where);
+    }
   }
 
   Partition partition_;

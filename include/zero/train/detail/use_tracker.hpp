@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
-/// Which of the units that use a segment have done so: a tied segment stays resident, and unreduced, until the last of them has.
+/// Which of the units that use a segment have done so: a tied segment stays resident, and unreduced, until the last of them has. The rules
+/// alone, so that the plan is made by the code that runs.
 
 #include <cstddef>
 #include <cstdint>
@@ -55,6 +56,51 @@ private:
   Partition const* partition_;
   std::vector<std::int32_t> begin_;
   std::vector<unsigned char> marks_;
+};
+
+/// Which gathered segments are resident: while a scope holds them, and within a phase until the last declared user has let go.
+class ResidencyRule {
+public:
+  constexpr explicit ResidencyRule(Partition const& partition)
+      : uses_(partition), states_(static_cast<std::size_t>(partition.segment_count())) {}
+
+  [[nodiscard]] constexpr bool resident(SegmentId segment) const { return states_[at(segment)].resident; }
+
+  /// The segment was gathered: uses of all its users are to come.
+  constexpr void enter(SegmentId segment) {
+    states_[at(segment)].resident = true;
+    states_[at(segment)].wanted = true;
+    uses_.clear(segment);
+  }
+  /// A scope holds the segment.
+  constexpr void open(SegmentId segment) { ++states_[at(segment)].open; }
+  /// A scope of that unit lets go. @returns whether nobody needs the segment any more: `leave` it then.
+  constexpr bool close(SegmentId segment, Unit unit) {
+    State& s = states_[at(segment)];
+    if (uses_.mark(segment, unit)) s.wanted = false;
+    return --s.open == 0 && !s.wanted;
+  }
+  /// No later use is to come in this phase. @returns whether nobody needs the segment any more: `leave` it then.
+  constexpr bool end_phase(SegmentId segment) {
+    State& s = states_[at(segment)];
+    s.wanted = false;
+    return s.resident && s.open == 0;
+  }
+  constexpr void leave(SegmentId segment) {
+    states_[at(segment)].resident = false;
+    uses_.clear(segment);
+  }
+
+private:
+  struct State {
+    std::int32_t open = 0;  // scopes that hold the segment
+    bool resident = false;
+    bool wanted = false;  // a declared use is still to come in this phase
+  };
+  [[nodiscard]] static constexpr std::size_t at(SegmentId segment) noexcept { return static_cast<std::size_t>(to_index(segment)); }
+
+  UseTracker uses_;
+  std::vector<State> states_;
 };
 
 }  // namespace zero::detail
