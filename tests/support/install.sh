@@ -16,6 +16,9 @@ have() {
     clang) package=clang; clang++ --version ;;
     clang-format) package=clang-format-16; clang-format-16 --version || clang-format --version | grep -q 'version 16\.' ;;
     clang-tidy) package=clang-tidy-14; clang-tidy-14 --version || clang-tidy --version ;;
+    openmpi) package="libopenmpi-dev openmpi-bin"; mpicxx.openmpi --version && mpirun.openmpi --version ;;
+    mpich) package="libmpich-dev mpich"; mpicxx.mpich --version && mpirun.mpich --version ;;
+    ip) package=iproute2; ip -V ;;
     *) echo "install.sh does not know \`$1\`" >&2; exit 2 ;;
   esac > /dev/null 2>&1
 }

@@ -173,9 +173,9 @@ struct Broadcast {
   }
 };
 
-/// Rank s sends elements [r * count, (r + 1) * count) of `send` to rank r, which receives them at `receive + s * count`.
+/// Rank s sends elements [r * stride, r * stride + count) of `send` to rank r, which receives them at `receive + s * count`.
 ///
-/// Both buffers hold size() * count elements and must not overlap.
+/// `receive` holds size() * count elements, `send` (size() - 1) * stride + count; they must not overlap.
 /// @par Communication
 /// (N - 1) * count elements received per rank.
 template <Element T>
@@ -188,6 +188,11 @@ struct AllToAll {
   T* receive = nullptr;
   std::int64_t count = 0;  ///< Elements per pair of ranks.
   Label label = {};
+  std::int64_t stride =
+      0;  ///< From one rank's part of `send` to the next one's [elements], at least count; 0: count. Ranks may differ in it.
+
+  /// The stride that is meant.
+  [[nodiscard]] constexpr std::int64_t send_stride() const noexcept { return stride == 0 ? count : stride; }
 
   /// Bytes that `rank` receives from its peers.
   [[nodiscard]] constexpr std::int64_t received_bytes(int ranks, int) const noexcept {

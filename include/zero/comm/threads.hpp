@@ -68,8 +68,8 @@ struct RankLauncher;
 
 }  // namespace detail
 
-/// One rank's handle of a group of threads. `run_ranks` makes the first group, `split` makes more. Move-only; one that was moved from is in no
-/// group: its size is 0, its rank -1, and calls throw `UsageError`.
+/// One rank's handle of a group of threads. `run_ranks` makes the first group, `split` makes more. Move-only; one that was moved from
+/// is in no group: its size is 0, its rank -1, and calls throw `UsageError`.
 ///
 /// - **Where.** Collectives run as tasks of the stream they are enqueued to: on its worker thread or on the calling thread. Those of one
 ///   communicator run in the order of their enqueue calls, also on different streams. A stream with a worker is for the collectives of one
@@ -83,8 +83,8 @@ struct RankLauncher;
 /// - **Numerics.** Sums are formed in a fixed binary tree over ranks, tree(lo, n) = tree(lo, p) + tree(lo + p, n - p) with p the largest
 ///   power of two below n; 16-bit elements are added in fp32, multiplied by the factor, and rounded once. Results do not depend on streams
 ///   or timing.
-/// - **Ranks in errors** are those of this group; texts add the number in the first group where it is another one. What has failed in another
-///   group is told with the numbers that it has there, `PeerError::peer()` is -1 where that rank is not in this group.
+/// - **Ranks in errors** are those of this group; texts add the number in the first group where it is another one. What has failed
+///   in another group is told with the numbers that it has there, and `PeerError::peer()` is -1 where that rank is not in this group.
 ///
 /// @par Communication
 /// The formulas of the operations, exactly: `bytes_copied()` counts what was really moved. One rank: nothing; a local copy where the result
@@ -122,8 +122,8 @@ public:
   }
 
   /// Puts a collective on a stream: AllGather, ReduceScatter, AllReduce, Broadcast, AllToAll or Barrier.
-  /// @throws UsageError for a negative count, a null pointer, an overlap that the operation does not allow, a wrong root or factor, or inside
-  /// a task of the stream. Nothing is enqueued then.
+  /// @throws UsageError for a negative count, a null pointer, an overlap that the operation does not allow, a wrong root or factor, or
+  /// inside a task of the stream. Nothing is enqueued then.
   /// @throws UsageError on every rank, and fails the group, where a stream with a worker holds collectives of another rank.
   /// @throws what failed the group or the stream before. With a stream that is the calling thread, also what fails this collective.
   /// @par Stream order

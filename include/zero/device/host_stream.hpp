@@ -155,7 +155,8 @@ protected:
 
 namespace detail {
 
-/// A collective's mark on the stream with a worker on which it is queued, see `StreamClaims`. A stream that runs its tasks at once needs none.
+/// A collective's mark on the stream with a worker on which it is queued, see `StreamClaims`. A stream that runs its tasks at
+/// once needs none.
 class StreamClaim {
 public:
   StreamClaim(HostStreamRef stream, std::uint32_t domain, int rank) noexcept : stream_(stream) {

@@ -110,13 +110,13 @@ constexpr Delay random_delay(std::uint64_t seed, std::uint64_t count, std::int32
   return {.yields = kind <= 2};
 }
 
-/// Whose collectives are on a stream. A collective that waits for its peers holds up all that is behind it: if a peer's is, it waits for ever.
+/// Whose collectives are on a stream. One that waits for its peers holds up all that is behind it: if a peer's is, it waits for ever.
 class StreamClaims {
 public:
   static constexpr int none = -1;
 
   /// Counts one more collective of a rank, unless the stream holds some of another rank, which is returned; `none` otherwise.
-  /// @param domain a number for the ranks that may wait for one another. Collectives of another domain than that of the first are not counted.
+  /// @param domain a number for the ranks that may wait for one another. Those of another domain than that of the first are not counted.
   /// @param claimed whether `release` is to be called once the collective is gone.
   int claim(std::uint32_t domain, int rank, bool& claimed) noexcept {
     std::uint64_t const mine = (static_cast<std::uint64_t>(domain) << 40 | static_cast<std::uint64_t>(rank & 0xffff) << 24) & ~count_mask;

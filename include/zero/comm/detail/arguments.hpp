@@ -96,7 +96,14 @@ template <Element T>
 void check_arguments(AllToAll<T> const& o, int ranks, RankName rank, SourceLocation where) {
   check_count(o, ranks, where, rank);
   check_pointers(o, where, rank);
-  if (overlap<T>(o.send, ranks * o.count, o.receive, ranks * o.count)) refuse<AllToAll<T>>("send and receive overlap", where, rank);
+  if (o.stride != 0 && o.stride < o.count) {
+    refuse<AllToAll<T>>("the stride is " + std::to_string(o.stride) + ", the count " + std::to_string(o.count), where, rank);
+  }
+  if (o.stride > std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(sizeof(T)) / ranks) {
+    refuse<AllToAll<T>>("a stride of " + std::to_string(o.stride) + " does not fit into an address space", where, rank);
+  }
+  std::int64_t const sent = o.count == 0 ? 0 : (ranks - 1) * o.send_stride() + o.count;
+  if (overlap<T>(o.send, sent, o.receive, ranks * o.count)) refuse<AllToAll<T>>("send and receive overlap", where, rank);
 }
 
 inline void check_arguments(Barrier const&, int, RankName, SourceLocation) noexcept {}

@@ -22,7 +22,7 @@ namespace zero::detail {
 /// The value of one element, in the type it is added in. Spelled out for the types whose conversion is a shift: g++ does not inline a
 /// function that lacks this one's attribute where flags differ, and a call would keep the loops from being vectorised.
 template <class T>
-ZERO_FIXED_ORDER inline compute_t<T> widened(T value) noexcept {
+ZERO_HOST_DEVICE ZERO_FIXED_ORDER inline compute_t<T> widened(T value) noexcept {
   if constexpr (element_traits<T>::type == ElementType::bf16) {
     return __builtin_bit_cast(float, static_cast<std::uint32_t>(__builtin_bit_cast(std::uint16_t, value)) << 16);
   } else {
@@ -32,7 +32,7 @@ ZERO_FIXED_ORDER inline compute_t<T> widened(T value) noexcept {
 
 /// One addition. Integers wrap around, as they do on every device.
 template <class C>
-ZERO_FIXED_ORDER inline C combine(Sum, C a, C b) noexcept {
+ZERO_HOST_DEVICE ZERO_FIXED_ORDER inline C combine(Sum, C a, C b) noexcept {
 #if defined(__clang__)
 #pragma clang fp reassociate(off)  // What ZERO_FIXED_ORDER is to g++: -Ofast would reorder at least the scalar rest of a loop.
 #endif
@@ -46,7 +46,7 @@ ZERO_FIXED_ORDER inline C combine(Sum, C a, C b) noexcept {
 
 /// NaN, asked of the bits: flags that assume finite numbers fold the comparison with itself away.
 template <class C>
-ZERO_FIXED_ORDER inline bool is_nan(C value) noexcept {
+ZERO_HOST_DEVICE ZERO_FIXED_ORDER inline bool is_nan(C value) noexcept {
   if constexpr (std::same_as<C, float>) {
     return (__builtin_bit_cast(std::uint32_t, value) & 0x7fffffffu) > 0x7f800000u;
   } else if constexpr (std::same_as<C, double>) {
@@ -58,7 +58,7 @@ ZERO_FIXED_ORDER inline bool is_nan(C value) noexcept {
 
 /// The larger one; a NaN wins, of two NaNs the one of the lower rank.
 template <class C>
-ZERO_FIXED_ORDER inline C combine(Max, C a, C b) noexcept {
+ZERO_HOST_DEVICE ZERO_FIXED_ORDER inline C combine(Max, C a, C b) noexcept {
   return is_nan(a) ? a : is_nan(b) ? b : a < b ? b : a;
 }
 
@@ -84,7 +84,7 @@ ZERO_FIXED_ORDER inline compute_t<T> tree(T const* const* from, std::int64_t i) 
 
 /// The one rounding at the end of a reduction.
 template <class Op, class T>
-ZERO_FIXED_ORDER inline T rounded(compute_t<T> value, float factor) noexcept {
+ZERO_HOST_DEVICE ZERO_FIXED_ORDER inline T rounded(compute_t<T> value, float factor) noexcept {
   if constexpr (std::is_same_v<Op, Sum> && RealElement<T>) {
     return static_cast<T>(static_cast<compute_t<T>>(value * static_cast<compute_t<T>>(factor)));
   } else {

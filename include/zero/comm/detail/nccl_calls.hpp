@@ -61,7 +61,7 @@ public:
     char const* call = "ncclGroupEnd";
     ncclResult_t result = ncclSuccess;
     for (int peer = 0; peer < handle_.size() && proceeds(result); ++peer) {
-      result = ncclSend(o.send + peer * o.count, size(o.count), type<T>, peer, comm_, stream_);
+      result = ncclSend(o.send + peer * o.send_stride(), size(o.count), type<T>, peer, comm_, stream_);
       if (!proceeds(result)) call = "ncclSend";
       if (proceeds(result)) {
         result = ncclRecv(o.receive + peer * o.count, size(o.count), type<T>, peer, comm_, stream_);

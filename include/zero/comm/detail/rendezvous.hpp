@@ -210,9 +210,8 @@ private:
     std::string const text = "a stream with a worker serves one rank: " + name(rank).text() +
                              " enqueues a collective to a stream that holds one of " + peer.text() +
                              ", which would keep it from ever running";
-    UsageError const error(text, where, name(rank));
-    domain_->refuse(member(rank), text, where, std::make_exception_ptr(error));
-    throw error;
+    domain_->refuse(member(rank), text, where, std::make_exception_ptr(UsageError(text, where, name(rank))));
+    throw UsageError(text, where, name(rank));
   }
 
   /// The rank is gone. Unlike a failure it concerns only the groups that the rank is in.

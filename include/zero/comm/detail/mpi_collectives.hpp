@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// The collectives of MPI processes: which of MPI's nonblocking ones an operation is.
+
+#include <zero/comm/mpi_error.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+#include <zero/comm/detail/alone.hpp>
+#include <zero/comm/detail/fingerprint.hpp>
+#include <zero/comm/detail/mpi_group.hpp>
+#include <zero/comm/detail/mpi_types.hpp>
+#include <zero/comm/operations.hpp>
+#include <zero/core/element.hpp>
+#include <zero/device/host_device.hpp>
+
+namespace zero::detail {
+
+/// One rank's side of one collective.
+class MpiCall {
+public:
+  explicit MpiCall(MpiGroup& group) noexcept : group_(group) {}
+
+  template <Element T>
+  void perform(AllGather<T> const& o) {
+    MpiBytes const part = bytes_of<T>(o.count, o.count);
+    bool const in_place = o.send == o.receive + group_.rank() * o.count;
+    run(o, "MPI_Iallgather", [&](MPI_Request* request) {
+      return MPI_Iallgather(in_place ? MPI_IN_PLACE : o.send, part.count(), part.type(), o.receive, part.count(), part.type(), comm(),
+                            request);
+    });
+  }
+
+  template <Element T>
+  void perform(AllToAll<T> const& o) {
+    MpiBytes const sent = bytes_of<T>(o.count, o.send_stride());
+    MpiBytes const received = bytes_of<T>(o.count, o.count);
+    run(o, "MPI_Ialltoall", [&](MPI_Request* request) {
+      return MPI_Ialltoall(o.send, sent.count(), sent.type(), o.receive, received.count(), received.type(), comm(), request);
+    });
+  }
+
+  template <Element T>
+  void perform(Broadcast<T> const& o) {
+    std::int64_t const bytes = o.count * static_cast<std::int64_t>(sizeof(T));
+    MpiBytes const all(bytes, 1, bytes, largest(), group_.own_name());
+    run(o, "MPI_Ibcast", [&](MPI_Request* request) { return MPI_Ibcast(o.buffer, all.count(), all.type(), o.root, comm(), request); });
+  }
+
+  void perform(Barrier const& o) {
+    run(o, "MPI_Ibarrier", [&](MPI_Request* request) { return MPI_Ibarrier(comm(), request); });
+  }
+
+  template <Element T, class Op>
+  void perform(AllReduce<T, Op> const& o) {
+    MpiReduction<Op, T> const reduction(group_.own_name());
+    for (std::int64_t begin = 0; begin == 0 || begin < o.count; begin += largest()) {
+      int const part = part_of(o.count - begin);
+      run(o, "MPI_Iallreduce", [&](MPI_Request* request) {
+        return MPI_Iallreduce(o.send == o.receive ? MPI_IN_PLACE : o.send + begin, o.receive + begin, part, mpi_type_for_sums<T>(),
+                              reduction.get(), comm(), request);
+      });
+    }
+    scale(o);
+  }
+
+  template <Element T, class Op>
+  void perform(ReduceScatter<T, Op> const& o) {
+    MpiReduction<Op, T> const reduction(group_.own_name());
+    if (o.count * group_.size() <= largest()) {
+      // In place MPI would put every rank's result at the front of its buffer.
+      bool const in_place = o.receive == o.send + group_.rank() * o.count;
+      std::unique_ptr<std::byte[]> scratch;
+      if (in_place) scratch = std::make_unique<std::byte[]>(static_cast<std::size_t>(o.count) * sizeof(T));
+      void* const to = in_place ? static_cast<void*>(scratch.get()) : o.receive;
+      try {
+        run(o, "MPI_Ireduce_scatter_block", [&](MPI_Request* request) {
+          return MPI_Ireduce_scatter_block(o.send, to, static_cast<int>(o.count), mpi_type_for_sums<T>(), reduction.get(), comm(), request);
+        });
+      } catch (...) {
+        static_cast<void>(scratch.release());  // MPI may still write to it.
+        throw;
+      }
+      if (in_place && o.count > 0) std::memcpy(o.receive, scratch.get(), static_cast<std::size_t>(o.count) * sizeof(T));
+    } else {
+      for (int root = 0; root < group_.size(); ++root) reduce_to(root, o, reduction.get());
+    }
+    scale(o);
+  }
+
+private:
+  template <Element T, class Op>
+  void reduce_to(int root, ReduceScatter<T, Op> const& o, MPI_Op op) {
+    bool const here = root == group_.rank();
+    for (std::int64_t begin = 0; begin < o.count; begin += largest()) {
+      T const* const from = o.send + root * o.count + begin;
+      T* const to = here ? o.receive + begin : nullptr;
+      run(o, "MPI_Ireduce", [&](MPI_Request* request) {
+        return MPI_Ireduce(here && from == to ? MPI_IN_PLACE : from, to, part_of(o.count - begin), mpi_type_for_sums<T>(), op, root, comm(),
+                           request);
+      });
+    }
+  }
+
+  template <class Operation>
+  static void scale(Operation const& o) {
+    using T = typename Operation::element;
+    if constexpr (RealElement<T>) {
+      if (o.factor != 1.0f) independent_loop(o.count, Scaled<T>{o.receive, o.receive, o.factor});
+    }
+  }
+
+  template <class Operation, class Start>
+  void run(Operation const& operation, char const* name, Start const& start) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check_mpi(start(&request), name, group_.own_name());
+    group_.complete(request, fingerprint(operation));
+  }
+
+  template <Element T>
+  [[nodiscard]] MpiBytes bytes_of(std::int64_t count, std::int64_t stride) const {
+    constexpr auto bytes = static_cast<std::int64_t>(sizeof(T));
+    return MpiBytes(count * bytes, group_.size(), stride * bytes, largest(), group_.own_name());
+  }
+
+  [[nodiscard]] std::int64_t largest() const noexcept { return group_.options().largest_count; }
+  [[nodiscard]] int part_of(std::int64_t count) const noexcept { return static_cast<int>(count < largest() ? count : largest()); }
+  [[nodiscard]] MPI_Comm comm() const noexcept { return group_.comm(); }
+
+  MpiGroup& group_;
+};
+
+}  // namespace zero::detail

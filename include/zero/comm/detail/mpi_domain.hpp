@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// MPI groups that fail together: notices between the ranks, beside the collectives, that say who has failed or left.
+
+#include <zero/comm/mpi_error.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <zero/comm/detail/failure_domain.hpp>
+#include <zero/core/error.hpp>
+
+namespace zero::detail {
+
+/// True once a group of this process has failed: collectives may be under way that nobody can take back, so MPI cannot be ended in order.
+inline std::atomic<bool>& mpi_has_failed() noexcept {
+  static std::atomic<bool> failed = false;
+  return failed;
+}
+
+/// What ranks tell each other. Small enough to be sent at once by every implementation.
+struct MpiNotice {
+  enum Kind : std::int32_t { failure, mismatch, deadline, returned, left };
+
+  std::int32_t kind = failure;
+  std::int32_t rank = -1;   ///< Whom it is about, in the first group.
+  std::uint64_t group = 0;  ///< left: which group.
+  std::uint32_t turns = 0;  ///< left: after how many operations.
+  std::uint32_t reserved = 0;
+  char text[1000] = {};
+};
+
+/// All groups split from one first group. Ranks in messages are those of the first group.
+///
+/// Notices travel on a communicator of their own. They are looked for where a rank waits and before it starts an operation; nobody
+/// waits for them, and who sends them does not wait either. But a communicator that ends with a message on its way leaves it to the next one
+/// that MPI gives the same number: a domain without owners ends only when the notices that are due have come, see `end_domains`.
+class MpiDomain {
+public:
+  /// @param control a communicator of the first group, owned by the domain from now on.
+  MpiDomain(MPI_Comm control, int rank, int size) : control_(control), rank_(rank), size_(size), alarm_(std::make_unique<Outgoing>(size)) {}
+
+  MpiDomain(MpiDomain const&) = delete;
+  MpiDomain& operator=(MpiDomain const&) = delete;
+  ~MpiDomain() {
+    if (mpi_is_active() && !failed()) {
+      MPI_Comm_free(&control_);
+      return;
+    }
+    static_cast<void>(alarm_.release());  // MPI may still read them.
+    for (auto& farewell : farewells_) static_cast<void>(farewell.release());
+  }
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
+
+  /// Keeps the first cause and tells the peers. Any thread, never blocks.
+  void fail(std::exception_ptr cause) noexcept {
+    MpiNotice notice;
+    notice.kind = is_mismatch(cause) ? MpiNotice::mismatch : is_deadline(cause) ? MpiNotice::deadline : MpiNotice::failure;
+    notice.rank = rank_;
+    try {
+      set_text(notice, cause == nullptr ? "the group was aborted" : text_of(cause));
+      if (cause == nullptr) cause = std::make_exception_ptr(CommunicationError("the group was aborted", rank_));
+    } catch (...) {  // No memory for the text: the failure itself still counts.
+    }
+    if (keep(notice, std::move(cause))) tell_all(notice);
+  }
+
+  /// A peer has left a group in which this rank waits for it.
+  void fail_by_return(int peer) noexcept {
+    MpiNotice notice;
+    notice.kind = MpiNotice::returned;
+    notice.rank = peer;
+    if (keep(notice, nullptr)) tell_all(notice);
+  }
+
+  /// Throws the cause as this rank sees it, if there is one.
+  void throw_if_failed() const {
+    if (!failed()) return;
+    if (cause_ != nullptr) std::rethrow_exception(cause_);  // Written before the flag.
+    std::string const who = "rank " + std::to_string(notice_.rank);
+    switch (notice_.kind) {
+      case MpiNotice::mismatch: throw MismatchError(who + " says: " + notice_.text, rank_);
+      case MpiNotice::deadline: throw DeadlineError(who + " says: " + notice_.text, rank_);
+      case MpiNotice::returned: throw PeerError(who + " has returned", rank_, notice_.rank);
+      default: throw PeerError(who + " failed first: " + notice_.text, rank_, notice_.rank);
+    }
+  }
+
+  /// Takes in what peers have sent.
+  void poll() noexcept {
+    while (true) {
+      int found = 0;
+      MPI_Message message = MPI_MESSAGE_NULL;
+      if (MPI_Improbe(MPI_ANY_SOURCE, tag, control_, &found, &message, MPI_STATUS_IGNORE) != MPI_SUCCESS || found == 0) return;
+      MpiNotice notice;
+      if (MPI_Mrecv(&notice, sizeof notice, MPI_BYTE, &message, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
+      notice.text[sizeof notice.text - 1] = '\0';
+      if (notice.kind != MpiNotice::left) {
+        keep(notice, nullptr);
+        continue;
+      }
+      LockGuard const guard(lock_);
+      try {
+        left_.push_back({notice.group, notice.turns, notice.rank});
+      } catch (...) {  // No memory: the deadline will tell.
+      }
+    }
+  }
+
+  /// This rank calls nothing more in a group after so many operations. One peer is told, its neighbour: if ranks are still waiting, some
+  /// neighbour of one that has left is among them, and tells the others.
+  void leave(std::uint64_t group, std::uint32_t turns, int neighbour) noexcept {
+    if (failed()) return;
+    try {
+      auto farewell = std::make_unique<Outgoing>(1);
+      farewell->notice.kind = MpiNotice::left;
+      farewell->notice.rank = rank_;
+      farewell->notice.group = group;
+      farewell->notice.turns = turns;
+      LockGuard const guard(lock_);
+      farewells_.push_back(std::move(farewell));
+      farewells_.back()->send(neighbour, control_);
+    } catch (...) {  // No memory: the deadline will tell.
+    }
+  }
+
+  /// This rank is in one more group: one more neighbour will leave.
+  void expect_farewell() noexcept { expected_.fetch_add(1, std::memory_order_relaxed); }
+
+  /// True once all neighbours have left and all notices are sent. Only without owners.
+  [[nodiscard]] bool ended() noexcept {
+    poll();
+    if (static_cast<std::int64_t>(left_.size()) < expected_.load(std::memory_order_relaxed)) return false;
+    for (auto& farewell : farewells_) {
+      if (!farewell->sent()) return false;
+    }
+    return true;
+  }
+
+  /// The rank that has left the group before its operation number `turn`, -1 if none is known to.
+  [[nodiscard]] int left_before(std::uint64_t group, std::uint32_t turn) noexcept {
+    LockGuard const guard(lock_);
+    for (Left const& left : left_) {
+      if (left.group == group && static_cast<std::int32_t>(turn - left.turns) >= 0) return left.rank;
+    }
+    return -1;
+  }
+
+private:
+  static constexpr int tag = 1;
+
+  struct Left {
+    std::uint64_t group;
+    std::uint32_t turns;
+    int rank;
+  };
+
+  /// A notice on its way: it lies here until MPI has read it.
+  struct Outgoing {
+    explicit Outgoing(int receivers) : requests(static_cast<std::size_t>(receivers), MPI_REQUEST_NULL) {}
+
+    void send(int receiver, MPI_Comm comm) noexcept {
+      if (used < requests.size()) MPI_Isend(&notice, sizeof notice, MPI_BYTE, receiver, tag, comm, &requests[used++]);
+    }
+    [[nodiscard]] bool sent() noexcept {
+      int done = 0;
+      return MPI_Testall(static_cast<int>(used), requests.data(), &done, MPI_STATUSES_IGNORE) == MPI_SUCCESS && done != 0;
+    }
+
+    MpiNotice notice;
+    std::vector<MPI_Request> requests;
+    std::size_t used = 0;
+  };
+
+  static bool is_deadline(std::exception_ptr const& cause) noexcept {
+    if (cause == nullptr) return false;
+    try {
+      std::rethrow_exception(cause);
+    } catch (DeadlineError const&) {
+      return true;
+    } catch (...) {
+      return false;
+    }
+  }
+
+  static void set_text(MpiNotice& notice, std::string const& text) noexcept {
+    std::size_t const length = text.size() < sizeof notice.text - 1 ? text.size() : sizeof notice.text - 1;
+    std::memcpy(notice.text, text.data(), length);
+    notice.text[length] = '\0';
+  }
+
+  /// True if it is the first cause.
+  bool keep(MpiNotice const& notice, std::exception_ptr cause) noexcept {
+    LockGuard const guard(lock_);
+    if (failed()) return false;
+    notice_ = notice;
+    cause_ = std::move(cause);
+    failed_.store(true, std::memory_order_release);
+    mpi_has_failed().store(true, std::memory_order_release);
+    return true;
+  }
+
+  /// Only by who kept the first cause, so once.
+  void tell_all(MpiNotice const& notice) noexcept {
+    if (!mpi_is_active()) return;
+    alarm_->notice = notice;
+    for (int k = 1; k < size_; ++k) alarm_->send((rank_ + k) % size_, control_);
+    static_cast<void>(alarm_->sent());  // Lets MPI go to work.
+  }
+
+  MPI_Comm control_;
+  int rank_;
+  int size_;
+  std::unique_ptr<Outgoing> alarm_;
+  std::atomic<bool> failed_ = false;
+  SpinLock lock_;  // Protects what follows; the first cause does not change once the flag is set.
+  MpiNotice notice_;
+  std::exception_ptr cause_;
+  std::vector<Left> left_;
+  std::vector<std::unique_ptr<Outgoing>> farewells_;
+  std::atomic<std::int64_t> expected_ = 0;
+};
+
+/// The domains of this process that have no owners any more and wait for their notices.
+struct MpiDomainsWithoutOwners {
+  SpinLock lock;
+  std::vector<std::unique_ptr<MpiDomain>> domains;
+
+  static MpiDomainsWithoutOwners& of_process() noexcept {
+    static auto* const all = new MpiDomainsWithoutOwners;  // For threads that end late, never destroyed.
+    return *all;
+  }
+};
+
+/// Ends the domains that can end. @return true if none is left that could.
+inline bool end_domains() noexcept {
+  MpiDomainsWithoutOwners& all = MpiDomainsWithoutOwners::of_process();
+  LockGuard const guard(all.lock);
+  if (!mpi_is_active()) return true;
+  bool waits = false;
+  for (auto& domain : all.domains) {
+    if (domain->ended()) domain = nullptr;
+    else waits = waits || !domain->failed();
+  }
+  std::erase(all.domains, nullptr);
+  return !waits;
+}
+
+/// Called when a domain's last owner is gone.
+struct MpiDomainDeleter {
+  void operator()(MpiDomain* domain) const noexcept {
+    std::unique_ptr<MpiDomain> owned(domain);
+    try {
+      MpiDomainsWithoutOwners& all = MpiDomainsWithoutOwners::of_process();
+      LockGuard const guard(all.lock);
+      all.domains.push_back(std::move(owned));
+    } catch (...) {  // No memory: it ends at once.
+    }
+    end_domains();
+  }
+};
+
+}  // namespace zero::detail

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// One rank's side of a group of MPI processes: the order of its operations, and waiting for them without hanging.
+
+#include <zero/comm/mpi_error.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <zero/comm/detail/fingerprint.hpp>
+#include <zero/comm/detail/mpi_domain.hpp>
+#include <zero/core/error.hpp>
+#include <zero/device/host_stream_core.hpp>
+
+namespace zero {
+
+/// How an `MpiCommunicator` works.
+struct MpiOptions {
+  std::int64_t deadline_ms = 600'000;          ///< How long an operation may wait for the peers [milliseconds]; 0: for ever.
+  std::int64_t largest_count = 2'147'483'647;  ///< What is given to MPI at once at most [elements of its type]; a test makes it small.
+};
+
+namespace detail {
+
+/// Between looks at something that has not happened yet: at first no pause, then the processor is offered to others, then short sleeps. On a
+/// busy machine who offers gets it back late, who sleeps is woken in time; on an idle one an offer costs nothing.
+class MpiPatience {
+public:
+  explicit MpiPatience(std::int64_t deadline_ms) noexcept : deadline_ms_(deadline_ms), start_(MPI_Wtime()) {}
+
+  /// To be called after each look that found nothing. True now and then: time for what is done seldom.
+  bool pause() noexcept {
+    if (++looks_ <= spins) {
+      relax_processor();
+      return false;
+    }
+    if (passed_ms_ < sleeps_after_ms) std::this_thread::yield();
+    else std::this_thread::sleep_for(std::chrono::microseconds(10));
+    passed_ms_ = (MPI_Wtime() - start_) * 1e3;
+    return looks_ % seldom == 0;
+  }
+  [[nodiscard]] bool overdue() const noexcept { return deadline_ms_ > 0 && passed_ms_ > static_cast<double>(deadline_ms_); }
+
+private:
+  static constexpr std::int64_t spins = 32;
+  static constexpr std::int64_t seldom = 4;
+  static constexpr double sleeps_after_ms = 0.2;
+
+  std::int64_t deadline_ms_;
+  double start_;
+  double passed_ms_ = 0;
+  std::int64_t looks_ = 0;
+};
+
+/// Waits for a request where there is no group yet that could fail.
+/// @throws DeadlineError `what` was not done in time; the request is then left to MPI.
+inline void complete_mpi(MPI_Request request, MpiOptions const& options, int rank, char const* what) {
+  MpiPatience patience(options.deadline_ms);
+  for (int done = 0;;) {
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test", rank);
+    if (done != 0) return;
+    if (!patience.pause() || !patience.overdue()) continue;
+    mpi_has_failed() = true;
+    throw DeadlineError(std::string(what) + " was not joined by all ranks within " + std::to_string(options.deadline_ms) + " ms", rank);
+  }
+}
+
+/// A rank in a group. Handles and queued tasks own it together.
+class MpiGroup {
+public:
+  /// @param comm    owned by the group from now on.
+  /// @param members the ranks of this group, as numbered in the first group of the domain.
+  MpiGroup(std::shared_ptr<MpiDomain> domain, MPI_Comm comm, int rank, std::vector<int> members, std::uint64_t id,
+           MpiOptions const& options)
+      : domain_(std::move(domain)), comm_(comm), rank_(rank), members_(std::move(members)), id_(id), options_(options) {
+    if (size() > 1) domain_->expect_farewell();
+  }
+
+  MpiGroup(MpiGroup const&) = delete;
+  MpiGroup& operator=(MpiGroup const&) = delete;
+  ~MpiGroup() {
+    // A failed group may have an operation under way that MPI cannot give up.
+    if (mpi_is_active() && !domain_->failed()) MPI_Comm_free(&comm_);
+  }
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
+  [[nodiscard]] int member(int rank) const noexcept { return members_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] int own_name() const noexcept { return member(rank_); }
+  [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
+  [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
+  [[nodiscard]] MpiOptions const& options() const noexcept { return options_; }
+  [[nodiscard]] MpiDomain& domain() noexcept { return *domain_; }
+  [[nodiscard]] std::shared_ptr<MpiDomain> const& shared_domain() const noexcept { return domain_; }
+
+  /// Waits until this rank's earlier operations are done, whichever streams they are on.
+  void wait_for_turn(std::uint32_t turn) {
+    MpiPatience patience(0);  // Each of the earlier operations has its own deadline.
+    while (turn_.load(std::memory_order_acquire) != turn) {
+      if (patience.pause()) domain_->poll();
+      domain_->throw_if_failed();
+    }
+    domain_->poll();
+    domain_->throw_if_failed();
+    delay_point();
+  }
+  void end_turn() noexcept { turn_.fetch_add(1, std::memory_order_acq_rel); }
+
+  /// Waits for an operation that has been started.
+  /// @throws PeerError, MismatchError, DeadlineError what kept it from ending.
+  void complete(MPI_Request request, Fingerprint const& call) {
+    std::uint32_t const turn = turn_.load(std::memory_order_relaxed);
+    MpiPatience patience(options_.deadline_ms);
+    while (!test(request)) {
+      if (!patience.pause()) continue;
+      domain_->poll();
+      int const left = domain_->left_before(id_, turn);
+      if (left >= 0) domain_->fail_by_return(left);
+      if (domain_->failed()) {
+        if (completes_soon(request)) return;
+        domain_->throw_if_failed();
+      }
+      if (patience.overdue()) {
+        throw DeadlineError(in_words(call) + " was not joined by all ranks within " + std::to_string(options_.deadline_ms) +
+                                " ms; MPI does not tell who is missing",
+                            own_name());
+      }
+    }
+    delay_point();
+  }
+
+private:
+  bool test(MPI_Request& request) {
+    int done = 0;
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test", own_name());
+    return done != 0;
+  }
+
+  /// After a failure. What peers had sent before it shall arrive while the buffers are there: MPI cannot take a collective back.
+  bool completes_soon(MPI_Request& request) {
+    MpiPatience patience(20);
+    while (!test(request)) {
+      patience.pause();
+      if (patience.overdue()) return false;
+    }
+    return true;
+  }
+
+  std::shared_ptr<MpiDomain> domain_;
+  MPI_Comm comm_;
+  int rank_;
+  std::vector<int> members_;
+  std::uint64_t id_;
+  MpiOptions options_;
+  std::atomic<std::uint32_t> turn_ = 0;  ///< Operations done.
+};
+
+}  // namespace detail
+
+}  // namespace zero

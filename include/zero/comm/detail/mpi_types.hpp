@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// Element types, amounts of bytes and reductions as MPI knows them.
+
+#include <zero/comm/mpi_error.hpp>
+
+#include <cstdint>
+#include <type_traits>
+
+#include <zero/comm/detail/fixed_order.hpp>
+#include <zero/comm/detail/mpi_domain.hpp>
+#include <zero/comm/operations.hpp>
+#include <zero/core/element.hpp>
+
+namespace zero::detail {
+
+/// MPI adds elements of this type as `Sum` says. It has no 16-bit real types; sums that are rounded at each hop are no substitute.
+template <class T>
+concept MpiAdds = Element<T> && !(RealElement<T> && sizeof(T) < 4);
+
+/// The MPI type with the bits of T. Signed integers are added as unsigned ones: they wrap around.
+template <Element T>
+[[nodiscard]] MPI_Datatype mpi_type_for_sums() noexcept {
+  switch (element_traits<T>::type) {
+    case ElementType::fp32: return MPI_FLOAT;
+    case ElementType::fp64: return MPI_DOUBLE;
+    case ElementType::int8:
+    case ElementType::uint8: return MPI_UINT8_T;
+    case ElementType::bf16:
+    case ElementType::half: return MPI_UINT16_T;
+    case ElementType::int32:
+    case ElementType::uint32: return MPI_UINT32_T;
+    case ElementType::int64:
+    case ElementType::uint64: return MPI_UINT64_T;
+  }
+  return MPI_DATATYPE_NULL;
+}
+
+/// Larger elements of two, as `Max` says: MPI_MAX lets a NaN get lost, and knows no 16-bit real types.
+template <Element T>
+void mpi_max(void* in, void* in_out, int* count, MPI_Datatype*) {
+  auto const* const from = static_cast<T const*>(in);
+  auto* const to = static_cast<T*>(in_out);
+  for (int i = 0; i < *count; ++i) to[i] = static_cast<T>(combine<compute_t<T>>(Max{}, widened(from[i]), widened(to[i])));
+}
+
+/// A reduction that MPI performs; owned where it is ours.
+template <class Op, Element T>
+class MpiReduction {
+public:
+  explicit MpiReduction(int rank) {
+    if constexpr (std::is_same_v<Op, Max>) check_mpi(MPI_Op_create(&mpi_max<T>, 1, &op_), "MPI_Op_create", rank);
+  }
+  MpiReduction(MpiReduction const&) = delete;
+  MpiReduction& operator=(MpiReduction const&) = delete;
+  ~MpiReduction() {
+    if (op_ != MPI_SUM && !mpi_has_failed()) MPI_Op_free(&op_);  // After a failure it may still be in use.
+  }
+
+  [[nodiscard]] MPI_Op get() const noexcept { return op_; }
+
+private:
+  MPI_Op op_ = MPI_SUM;
+};
+
+/// An amount of bytes as a count and a type. MPI counts in ints: what is more, or does not lie together, is a type of its own.
+class MpiBytes {
+public:
+  /// @param bytes       how many, of each of `parts` parts.
+  /// @param stride      from one part to the next [bytes].
+  /// @param largest     what may be counted in ints.
+  MpiBytes(std::int64_t bytes, std::int64_t parts, std::int64_t stride, std::int64_t largest, int rank) {
+    if (stride == bytes && bytes * parts <= largest) {
+      count_ = static_cast<int>(bytes);
+      return;
+    }
+    count_ = 1;
+    MPI_Datatype part = MPI_DATATYPE_NULL;
+    if (bytes <= largest) {
+      check_mpi(MPI_Type_contiguous(static_cast<int>(bytes), MPI_BYTE, &part), "MPI_Type_contiguous", rank);
+    } else {
+      MPI_Datatype block = MPI_DATATYPE_NULL;
+      check_mpi(MPI_Type_contiguous(static_cast<int>(largest), MPI_BYTE, &block), "MPI_Type_contiguous", rank);
+      int counts[2] = {static_cast<int>(bytes / largest), static_cast<int>(bytes % largest)};
+      MPI_Aint const places[2] = {0, static_cast<MPI_Aint>(bytes / largest * largest)};
+      MPI_Datatype const types[2] = {block, MPI_BYTE};
+      int const code = MPI_Type_create_struct(2, counts, places, types, &part);
+      MPI_Type_free(&block);
+      check_mpi(code, "MPI_Type_create_struct", rank);
+    }
+    int code = MPI_Type_create_resized(part, 0, static_cast<MPI_Aint>(stride), &type_);
+    MPI_Type_free(&part);
+    check_mpi(code, "MPI_Type_create_resized", rank);
+    code = MPI_Type_commit(&type_);
+    if (code != MPI_SUCCESS) MPI_Type_free(&type_);
+    check_mpi(code, "MPI_Type_commit", rank);
+  }
+  MpiBytes(MpiBytes const&) = delete;
+  MpiBytes& operator=(MpiBytes const&) = delete;
+  ~MpiBytes() {
+    if (type_ != MPI_BYTE && !mpi_has_failed()) MPI_Type_free(&type_);  // After a failure it may still be in use.
+  }
+
+  [[nodiscard]] int count() const noexcept { return count_; }
+  [[nodiscard]] MPI_Datatype type() const noexcept { return type_; }
+
+private:
+  int count_ = 0;
+  MPI_Datatype type_ = MPI_BYTE;
+};
+
+}  // namespace zero::detail
