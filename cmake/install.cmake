@@ -15,4 +15,6 @@ configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/zeroConfig.cmake.in" 
   INSTALL_DESTINATION "${zero_package_dir}" NO_SET_AND_CHECK_MACRO)
 install(FILES "${PROJECT_BINARY_DIR}/zeroConfig.cmake" "${PROJECT_BINARY_DIR}/zeroConfigVersion.cmake" "${PROJECT_SOURCE_DIR}/cmake/zeroMpi.cmake"
   DESTINATION "${zero_package_dir}")
+# The component nccl is put together where it is used.
+install(FILES "${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake" "${PROJECT_SOURCE_DIR}/cmake/zero_nccl.cmake" DESTINATION "${zero_package_dir}")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/zero")

@@ -2,7 +2,8 @@
 #pragma once
 /// @file
 /// What every communicator must do, run over each model: `conformance<Model>(ranks)`. A model has a static `run(ranks, body)` that calls
-/// `body(communicator)` on every rank. Real sums are of small integers, so that every order of adding gives the same bits.
+/// `body(communicator)` on every rank. Real sums are of small integers, so that every order of adding gives the same bits. A device other
+/// than the host specialises `DeviceTraits`.
 
 #include <doctest/doctest.h>
 
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -21,9 +23,41 @@
 #include <zero/comm/operations.hpp>
 #include <zero/core/element.hpp>
 #include <zero/core/error.hpp>
+#include <zero/device/host_device.hpp>
 #include <zero/device/host_stream.hpp>
 
 namespace zero::test {
+
+/// What these tests need of a device: streams, memory that both it and the host can use, and host code that runs in stream order.
+template <class D>
+struct DeviceTraits;
+
+template <>
+struct DeviceTraits<HostDevice> {
+  using Stream = HostStream;
+  template <class T>
+  using Allocator = std::allocator<T>;
+  /// A group of one rank multiplies too.
+  static constexpr bool scales_alone = true;
+
+  static Stream make_stream(bool worker) { return HostStream({.worker = worker}); }
+  template <class F>
+  static void call_on(HostStreamRef stream, F f) {
+    stream.enqueue(f);
+  }
+};
+
+template <class C>
+using TraitsOf = DeviceTraits<typename C::Device>;
+
+/// Elements that the communicator's device can use.
+template <class C, class T>
+using Elements = std::vector<T, typename TraitsOf<C>::template Allocator<T>>;
+
+template <class C, class T>
+Elements<C, T> on_device(std::vector<T> const& elements) {
+  return Elements<C, T>(elements.begin(), elements.end());
+}
 
 inline constexpr std::int64_t odd_counts[] = {0, 1, 2, 3, 15, 16, 17, 31, 33, 127, 1000, 4099, 20011};
 
@@ -56,8 +90,8 @@ bool same_bits(T const* a, T const* b, std::int64_t count) {
   return count == 0 || std::memcmp(a, b, static_cast<std::size_t>(count) * sizeof(T)) == 0;
 }
 
-template <Element T>
-T* at(std::vector<T>& elements, std::int64_t i = 0) {
+template <Element T, class A>
+T* at(std::vector<T, A>& elements, std::int64_t i = 0) {
   return elements.data() + i;
 }
 
@@ -71,15 +105,15 @@ std::vector<T> reduced(int ranks, std::int64_t first, std::int64_t count, float 
 inline Label const label_of_tests{.subject = Subject::user, .index = 7};
 
 template <Element T, class C>
-bool gathers_in_rank_order(C& comm, HostStreamRef stream, std::int64_t count) {
+bool gathers_in_rank_order(C& comm, StreamOf<C> stream, std::int64_t count) {
   std::vector<T> expected;
   for (int rank = 0; rank < comm.size(); ++rank) {
     std::vector<T> const part = elements_of<T>(rank, count);
     expected.insert(expected.end(), part.begin(), part.end());
   }
-  std::vector<T> const send = elements_of<T>(comm.rank(), count);
-  std::vector<T> receive(static_cast<std::size_t>(count * comm.size()));
-  std::vector<T> in_place(receive.size());
+  auto const send = on_device<C>(elements_of<T>(comm.rank(), count));
+  Elements<C, T> receive(static_cast<std::size_t>(count * comm.size()));
+  Elements<C, T> in_place(receive.size());
   std::copy(send.begin(), send.end(), in_place.begin() + comm.rank() * count);
   comm.enqueue(stream, AllGather<T>{.send = send.data(), .receive = receive.data(), .count = count, .label = label_of_tests});
   comm.enqueue(stream, AllGather<T>{.send = at(in_place, comm.rank() * count), .receive = at(in_place), .count = count});
@@ -89,11 +123,11 @@ bool gathers_in_rank_order(C& comm, HostStreamRef stream, std::int64_t count) {
 }
 
 template <Element T, class Op, class C>
-bool reduce_scatters(C& comm, HostStreamRef stream, std::int64_t count, float factor = 1) {
+bool reduce_scatters(C& comm, StreamOf<C> stream, std::int64_t count, float factor = 1) {
   std::vector<T> const expected = reduced<T, Op>(comm.size(), comm.rank() * count, count, factor);
-  std::vector<T> send = elements_of<T>(comm.rank(), count * comm.size());
-  std::vector<T> const before = send;
-  std::vector<T> receive(static_cast<std::size_t>(count));
+  auto send = on_device<C>(elements_of<T>(comm.rank(), count * comm.size()));
+  auto const before = send;
+  Elements<C, T> receive(static_cast<std::size_t>(count));
   comm.enqueue(stream, ReduceScatter<T, Op>{.send = at(send), .receive = at(receive), .count = count, .factor = factor});
   stream.synchronize();
   bool passed = same_bits(at(receive), expected.data(), count) && same_bits(at(send), before.data(), count * comm.size());
@@ -106,11 +140,11 @@ bool reduce_scatters(C& comm, HostStreamRef stream, std::int64_t count, float fa
 }
 
 template <Element T, class Op, class C>
-bool all_reduces(C& comm, HostStreamRef stream, std::int64_t count, float factor = 1) {
+bool all_reduces(C& comm, StreamOf<C> stream, std::int64_t count, float factor = 1) {
   std::vector<T> const expected = reduced<T, Op>(comm.size(), 0, count, factor);
-  std::vector<T> send = elements_of<T>(comm.rank(), count);
-  std::vector<T> const before = send;
-  std::vector<T> receive(send.size());
+  auto send = on_device<C>(elements_of<T>(comm.rank(), count));
+  auto const before = send;
+  Elements<C, T> receive(send.size());
   comm.enqueue(stream, AllReduce<T, Op>{.send = at(send), .receive = at(receive), .count = count, .factor = factor});
   stream.synchronize();
   bool const passed = same_bits(at(receive), expected.data(), count) && same_bits(at(send), before.data(), count);
@@ -120,11 +154,11 @@ bool all_reduces(C& comm, HostStreamRef stream, std::int64_t count, float factor
 }
 
 template <Element T, class C>
-bool broadcasts(C& comm, HostStreamRef stream, std::int64_t count) {
+bool broadcasts(C& comm, StreamOf<C> stream, std::int64_t count) {
   bool passed = true;
   for (int root = 0; root < comm.size(); ++root) {
     std::vector<T> const expected = elements_of<T>(root, count);
-    std::vector<T> buffer = comm.rank() == root ? expected : std::vector<T>(expected.size());
+    auto buffer = on_device<C>(comm.rank() == root ? expected : std::vector<T>(expected.size()));
     comm.enqueue(stream, Broadcast<T>{.buffer = at(buffer), .count = count, .root = root});
     stream.synchronize();
     passed = passed && same_bits(at(buffer), expected.data(), count);
@@ -133,13 +167,13 @@ bool broadcasts(C& comm, HostStreamRef stream, std::int64_t count) {
 }
 
 template <Element T, class C>
-bool all_to_alls(C& comm, HostStreamRef stream, std::int64_t count) {
-  std::vector<T> const send = elements_of<T>(comm.rank(), count * comm.size());
-  std::vector<T> receive(send.size());
+bool all_to_alls(C& comm, StreamOf<C> stream, std::int64_t count) {
+  auto const send = on_device<C>(elements_of<T>(comm.rank(), count * comm.size()));
+  Elements<C, T> receive(send.size());
   comm.enqueue(stream, AllToAll<T>{.send = send.data(), .receive = at(receive), .count = count});
   // The last third of each part.
   std::int64_t const some = count / 3;
-  std::vector<T> cut(static_cast<std::size_t>(some * comm.size()));
+  Elements<C, T> cut(static_cast<std::size_t>(some * comm.size()));
   comm.enqueue(stream, AllToAll<T>{.send = send.data() + (count - some), .receive = at(cut), .count = some, .stride = count});
   stream.synchronize();
   bool passed = true;
@@ -152,14 +186,16 @@ bool all_to_alls(C& comm, HostStreamRef stream, std::int64_t count) {
 }
 
 template <Element T, class C>
-bool moves_elements_of(C& comm, HostStreamRef stream) {
+bool moves_elements_of(C& comm, StreamOf<C> stream) {
   bool passed = true;
   for (std::int64_t const count : odd_counts) {
     // What depends on the count does so in bytes: all counts with one type, a few with the others.
     if (!std::is_same_v<T, float> && count % 16 != 1 && count != 0 && count != 4099) continue;
     passed = gathers_in_rank_order<T>(comm, stream, count) && passed;
-    passed = reduce_scatters<T, Max>(comm, stream, count) && passed;
-    passed = all_reduces<T, Max>(comm, stream, count) && passed;
+    if constexpr (AllReduces<C, T, Max>) {
+      passed = reduce_scatters<T, Max>(comm, stream, count) && passed;
+      passed = all_reduces<T, Max>(comm, stream, count) && passed;
+    }
     if constexpr (ReduceScatters<C, T>) {
       passed = reduce_scatters<T, Sum>(comm, stream, count) && passed;
       passed = all_reduces<T, Sum>(comm, stream, count) && passed;
@@ -167,6 +203,7 @@ bool moves_elements_of(C& comm, HostStreamRef stream) {
     passed = broadcasts<T>(comm, stream, count) && passed;
     passed = all_to_alls<T>(comm, stream, count) && passed;
     if constexpr (RealElement<T> && ReduceScatters<C, T>) {
+      if (!TraitsOf<C>::scales_alone && comm.size() == 1) continue;
       passed = reduce_scatters<T, Sum>(comm, stream, count, 0.25f) && passed;
       passed = all_reduces<T, Sum>(comm, stream, count, 0.5f) && passed;
     }
@@ -176,22 +213,22 @@ bool moves_elements_of(C& comm, HostStreamRef stream) {
 
 /// No rank passes the barrier before the last one, which takes its time, has arrived. All ranks of a host share a clock.
 template <class C>
-bool barrier_holds(C& comm, HostStreamRef stream) {
+bool barrier_holds(C& comm, StreamOf<C> stream) {
   auto const now = [] {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
   };
   bool passed = true;
   for (int round = 0; round < 12; ++round) {
-    std::int64_t arrived = 0;
+    Elements<C, std::int64_t> arrived(1);
     std::int64_t left = 0;
-    std::vector<std::int64_t> all(static_cast<std::size_t>(comm.size()));
-    stream.enqueue([&, late = round % comm.size() == comm.rank()] {
+    Elements<C, std::int64_t> all(static_cast<std::size_t>(comm.size()));
+    TraitsOf<C>::call_on(stream, [&, late = round % comm.size() == comm.rank()] {
       if (late) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      arrived = now();
+      arrived[0] = now();
     });
     comm.enqueue(stream, Barrier{.label = label_of_tests});
-    stream.enqueue([&] { left = now(); });
-    comm.enqueue(stream, AllGather<std::int64_t>{.send = &arrived, .receive = all.data(), .count = 1});
+    TraitsOf<C>::call_on(stream, [&] { left = now(); });
+    comm.enqueue(stream, AllGather<std::int64_t>{.send = arrived.data(), .receive = all.data(), .count = 1});
     stream.synchronize();
     for (std::int64_t other : all) passed = passed && other <= left;
   }
@@ -210,9 +247,9 @@ bool refuses(F call) {
 
 /// Every rank's mistake is refused in the call, names this file, and leaves the communicator usable.
 template <class C>
-bool refuses_wrong_arguments(C& comm, HostStreamRef stream) {
-  std::vector<float> memory(static_cast<std::size_t>(8 * comm.size() + 8));
-  std::vector<std::int64_t> integers(8);
+bool refuses_wrong_arguments(C& comm, StreamOf<C> stream) {
+  Elements<C, float> memory(static_cast<std::size_t>(8 * comm.size() + 8));
+  Elements<C, std::int64_t> integers(8);
   float* const p = memory.data();
   int const n = comm.size();
   int const r = comm.rank();
@@ -230,7 +267,8 @@ bool refuses_wrong_arguments(C& comm, HostStreamRef stream) {
   refused(ReduceScatter<float>{.send = p, .receive = p + r * 4 + 1, .count = 4});
   refused(ReduceScatter<float>{.send = p, .receive = nullptr, .count = 4});
   refused(AllReduce<float>{.send = p, .receive = p + 1, .count = 4});
-  refused(AllReduce<float, Max>{.send = p, .receive = p, .count = 4, .factor = 0.5f});
+  if constexpr (AllReduces<C, float, Max>) refused(AllReduce<float, Max>{.send = p, .receive = p, .count = 4, .factor = 0.5f});
+  refused(AllReduce<std::int64_t, Max>{.send = integers.data(), .receive = integers.data(), .count = 4, .factor = 0.5f});
   refused(AllReduce<std::int64_t>{.send = integers.data(), .receive = integers.data(), .count = 4, .factor = 0.5f});
   refused(Broadcast<float>{.buffer = p, .count = 4, .root = -1});
   refused(Broadcast<float>{.buffer = p, .count = 4, .root = n});
@@ -254,14 +292,14 @@ bool refuses_wrong_arguments(C& comm, HostStreamRef stream) {
 
 /// Halves, ordered backwards; a group of each rank alone; the same group again.
 template <class C>
-bool splits(C& comm, HostStreamRef stream) {
+bool splits(C& comm, StreamOf<C> stream) {
   int const n = comm.size();
   int const r = comm.rank();
   auto backwards = comm.split(r % 2, -r);
   bool passed = backwards.size() == (n + 1 - r % 2) / 2 && backwards.rank() == backwards.size() - 1 - r / 2;
-  std::int64_t const own = r;
-  std::vector<std::int64_t> ranks(static_cast<std::size_t>(backwards.size()));
-  backwards.enqueue(stream, AllGather<std::int64_t>{.send = &own, .receive = ranks.data(), .count = 1});
+  Elements<C, std::int64_t> const own(1, r);
+  Elements<C, std::int64_t> ranks(static_cast<std::size_t>(backwards.size()));
+  backwards.enqueue(stream, AllGather<std::int64_t>{.send = own.data(), .receive = ranks.data(), .count = 1});
   stream.synchronize();
   for (int i = 0; i < backwards.size(); ++i)
     passed = passed && ranks[static_cast<std::size_t>(i)] == r % 2 + 2 * (backwards.size() - 1 - i);
@@ -280,16 +318,18 @@ bool splits(C& comm, HostStreamRef stream) {
 
 /// Operations inside a group all happen.
 template <class C>
-bool groups(C& comm, HostStreamRef stream) {
-  std::vector<float> const send(3, 1.0f);
-  std::vector<float> first(3);
-  std::vector<float> second(3);
+bool groups(C& comm, StreamOf<C> stream) {
+  Elements<C, float> const send(3, 1.0f);
+  Elements<C, std::int64_t> const rank(3, comm.rank());
+  Elements<C, float> first(3);
+  Elements<C, std::int64_t> second(3);
   comm.group(stream, [&] {
     comm.enqueue(stream, AllReduce<float>{.send = send.data(), .receive = first.data(), .count = 3});
-    comm.enqueue(stream, AllReduce<float, Max>{.send = send.data(), .receive = second.data(), .count = 3});
+    comm.enqueue(stream, AllReduce<std::int64_t, Max>{.send = rank.data(), .receive = second.data(), .count = 3});
   });
+  comm.group(stream, [] {});
   stream.synchronize();
-  return first[2] == static_cast<float>(comm.size()) && second[2] == 1.0f;
+  return first[2] == static_cast<float>(comm.size()) && second[2] == comm.size() - 1;
 }
 
 /// Runs all of the above on every rank of a model, with collectives on the calling thread and on a worker. A model whose ranks are
@@ -303,7 +343,7 @@ void conformance(int ranks) {
       using C = std::remove_reference_t<decltype(comm)>;
       static_assert(check_communicator<C>());
       static_assert((ReduceScatters<C, bf16> && ReduceScatters<C, half>) || requires { Model::no_16_bit_sums; });
-      HostStream stream({.worker = worker});
+      auto const stream = TraitsOf<C>::make_stream(worker);
       bool const right_size = comm.size() == ranks && comm.rank() >= 0 && comm.rank() < ranks;
       CHECK(right_size);
       CHECK(moves_elements_of<float>(comm, stream));
@@ -313,6 +353,7 @@ void conformance(int ranks) {
       CHECK(moves_elements_of<std::int8_t>(comm, stream));
       CHECK(moves_elements_of<std::uint8_t>(comm, stream));
       CHECK(moves_elements_of<std::int32_t>(comm, stream));
+      CHECK(moves_elements_of<std::uint32_t>(comm, stream));
       CHECK(moves_elements_of<std::int64_t>(comm, stream));
       CHECK(moves_elements_of<std::uint64_t>(comm, stream));
       CHECK(barrier_holds(comm, stream));

@@ -10,6 +10,7 @@ set(banned iostream ranges functional regex map condition_variable source_locati
 set(avoided algorithm mutex chrono)
 set(allowed
   zero/comm/run_ranks.hpp:chrono           # its deadline is a time
+  zero/comm/detail/nccl_family.hpp:chrono  # so are the watchdog's
   zero/device/cuda_stream_core.hpp:mutex   # a failure comes from any thread
   zero/comm/mpi_environment.hpp:chrono     # gives peers some time
   zero/comm/detail/mpi_group.hpp:chrono    # sleeps between two looks

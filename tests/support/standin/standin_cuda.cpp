@@ -56,15 +56,17 @@ struct CUstream_st {
     thread_ = std::thread([this] { work(); });
   }
 
-  void push(std::function<void()> task) {
+  /// False where the stream was destroyed and all that was queued has run.
+  bool push(std::function<void()> task) {
     std::lock_guard const lock(mutex_);
+    if (ended_) return false;
     tasks_.push_back(std::move(task));
     changed_.notify_all();
+    return true;
   }
   void wait_until_idle() {
     auto const point = std::make_shared<Point>();
-    push([point] { point->finish(); });
-    point->wait();
+    if (push([point] { point->finish(); })) point->wait();
   }
   bool idle() {
     std::lock_guard const lock(mutex_);
@@ -85,7 +87,10 @@ private:
     std::unique_lock lock(mutex_);
     while (true) {
       changed_.wait(lock, [this] { return ends_ || !tasks_.empty(); });
-      if (tasks_.empty()) return;
+      if (tasks_.empty()) {
+        ended_ = true;
+        return;
+      }
       std::function<void()> task = std::move(tasks_.front());
       tasks_.pop_front();
       busy_ = true;
@@ -116,7 +121,8 @@ private:
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
   bool busy_ = false;
-  bool ends_ = false;
+  bool ends_ = false;   // when what is queued has run
+  bool ended_ = false;  // nothing runs any more
   std::thread thread_;
 };
 

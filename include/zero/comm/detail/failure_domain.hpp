@@ -21,6 +21,7 @@ public:
   void lock() noexcept {
     while (flag_.test_and_set(std::memory_order_acquire)) flag_.wait(true, std::memory_order_relaxed);
   }
+  [[nodiscard]] bool try_lock() noexcept { return !flag_.test_and_set(std::memory_order_acquire); }
   void unlock() noexcept {
     flag_.clear(std::memory_order_release);
     flag_.notify_one();

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// The communicators of one rank that fail together, and the watchdog thread that aborts them.
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <zero/comm/detail/failure_domain.hpp>
+#include <zero/comm/detail/nccl_domain.hpp>
+#include <zero/core/error.hpp>
+
+namespace zero::detail {
+
+/// Milliseconds since some point in the past.
+[[nodiscard]] inline std::int64_t steady_ms() noexcept {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Waits a little longer each time: peers that are nearly there are met at once, those that are late cost nothing.
+class Backoff {
+public:
+  void pause() noexcept {
+    ++rounds_;
+    if (rounds_ < 64) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(rounds_ < 512 ? 20 : 500));
+    }
+  }
+
+private:
+  int rounds_ = 0;
+};
+
+/// What the watchdog looks after: one communicator.
+class NcclWatched {
+public:
+  /// True while operations are in flight; sets `cause` where one has failed or is overdue.
+  virtual bool look(std::int64_t now_ms, std::exception_ptr& cause) = 0;
+  /// Fails the streams that have not passed their operations yet.
+  virtual void fail_streams(std::exception_ptr const& cause) noexcept = 0;
+  /// Ends what is in flight. False: somebody is inside a call right now, try again.
+  virtual bool abort_now() noexcept = 0;
+
+protected:
+  ~NcclWatched() = default;
+};
+
+/// The communicators of one rank that were split from one another. The first failure of any of them, or of another rank of this process that
+/// shares the domain, fails the streams on which something is in flight and aborts them all.
+class NcclFamily {
+public:
+  /// @throws Error where no thread can be started.
+  NcclFamily(std::shared_ptr<NcclDomain> domain, int rank, int device, std::int64_t deadline_ms)
+      : domain_(std::move(domain)), rank_(rank), device_(device), deadline_ms_(deadline_ms) {
+    try {
+      thread_ = std::thread([this] { watch(); });
+    } catch (std::system_error const& error) {
+      throw Error(std::string("cannot start the watchdog of a communicator: ") + error.what(), rank);
+    }
+  }
+  NcclFamily(NcclFamily const&) = delete;
+  NcclFamily& operator=(NcclFamily const&) = delete;
+  ~NcclFamily() {
+    stop_.store(true, std::memory_order_release);
+    wake();
+    thread_.join();
+  }
+
+  /// The rank in messages: that of the first group.
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] std::int64_t deadline_ms() const noexcept { return deadline_ms_; }
+  [[nodiscard]] bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
+
+  void add(NcclWatched& watched) {
+    LockGuard const guard(lock_);
+    watched_.push_back(&watched);
+  }
+  /// Returns when the watchdog does not look at it any more.
+  void remove(NcclWatched& watched) noexcept {
+    LockGuard const guard(lock_);
+    std::erase(watched_, &watched);
+  }
+
+  /// Something is in flight, or has failed.
+  void wake() noexcept {
+    wakes_.fetch_add(1, std::memory_order_release);
+    wakes_.notify_one();
+  }
+
+  /// Keeps the first cause. Never blocks for peers or for NCCL: the watchdog aborts.
+  void fail(std::exception_ptr cause) noexcept {
+    domain_->fail(rank_, std::move(cause));
+    notice();
+  }
+
+  /// Throws the cause as this rank sees it, if there is one.
+  void throw_if_failed() {
+    try {
+      domain_->throw_if_failed(rank_);
+    } catch (...) {
+      notice();
+      throw;
+    }
+  }
+
+  /// The cause as this rank sees it, null if there is none.
+  [[nodiscard]] std::exception_ptr cause() noexcept {
+    try {
+      domain_->throw_if_failed(rank_);
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+
+private:
+  void notice() noexcept {
+    if (failed_.exchange(true, std::memory_order_acq_rel)) return;
+    std::exception_ptr const seen = cause();
+    {
+      LockGuard const guard(lock_);
+      for (NcclWatched* watched : watched_) watched->fail_streams(seen);
+    }
+    wake();
+  }
+
+  void watch() noexcept {
+    // Else the first call here could begin to use another device.
+    if (cudaSetDevice(device_) != cudaSuccess) static_cast<void>(cudaGetLastError());
+    std::int64_t const pause_ms = deadline_ms_ < 160 ? (deadline_ms_ + 15) / 16 : 10;
+    for (;;) {
+      std::uint32_t const seen = wakes_.load(std::memory_order_acquire);
+      if (stop_.load(std::memory_order_acquire)) return;
+      bool busy = look();
+      if (failed()) busy = !abort_all();
+      if (busy) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
+      } else {
+        wakes_.wait(seen, std::memory_order_acquire);
+      }
+    }
+  }
+
+  bool look() noexcept {
+    bool busy = false;
+    std::exception_ptr found;
+    try {
+      LockGuard const guard(lock_);
+      std::int64_t const now = steady_ms();
+      for (NcclWatched* watched : watched_) busy = watched->look(now, found) || busy;
+    } catch (...) {  // No memory for a text: the failure itself counts.
+      found = std::current_exception();
+    }
+    if (found == nullptr && !failed()) found = cause();  // A peer in this process.
+    if (found != nullptr) fail(std::move(found));
+    return busy;
+  }
+
+  bool abort_all() noexcept {
+    LockGuard const guard(lock_);
+    bool done = true;
+    for (NcclWatched* watched : watched_) done = watched->abort_now() && done;
+    return done;
+  }
+
+  std::shared_ptr<NcclDomain> domain_;
+  int rank_;
+  int device_;
+  std::int64_t deadline_ms_;
+  SpinLock lock_;
+  std::vector<NcclWatched*> watched_;
+  std::atomic<bool> failed_ = false;
+  std::atomic<bool> stop_ = false;
+  std::atomic<std::uint32_t> wakes_ = 0;
+  std::thread thread_;  // The last member: it uses all others.
+};
+
+}  // namespace zero::detail

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// One `ncclComm_t`: who may call it when, what it has in flight, and how it ends.
+
+#include <nccl.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <zero/comm/detail/failure_domain.hpp>
+#include <zero/comm/detail/nccl_family.hpp>
+#include <zero/comm/detail/nccl_flight.hpp>
+#include <zero/comm/detail/nccl_scratch.hpp>
+#include <zero/comm/nccl_error.hpp>
+#include <zero/core/error.hpp>
+#include <zero/device/cuda_stream.hpp>
+
+namespace zero::detail {
+
+/// How a handle treats its `ncclComm_t`.
+struct NcclOwnership {
+  bool owned = true;      ///< It is destroyed at the end.
+  bool may_abort = true;  ///< A failure may abort, and so free, it.
+};
+
+/// A communicator and what the library needs around it. Its address is stable: NCCL and the watchdog keep it.
+///
+/// Calls of NCCL are made by the thread that uses the communicator, in an `NcclUse`; the watchdog calls only while there is none, because an
+/// abort frees what a call would be using.
+class NcclHandle final : public NcclWatched {
+public:
+  NcclHandle(std::shared_ptr<NcclFamily> family, NcclOwnership ownership)
+      : family_(std::move(family)), ownership_(ownership), rank_(family_->rank()) {
+    family_->add(*this);
+  }
+  NcclHandle(NcclHandle const&) = delete;
+  NcclHandle& operator=(NcclHandle const&) = delete;
+  ~NcclHandle() { end(); }
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  /// The rank in messages.
+  [[nodiscard]] RankName name() const noexcept { return {rank_, family_->rank()}; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] int device() const noexcept { return device_; }
+  [[nodiscard]] ncclComm_t native() const noexcept { return comm_.load(std::memory_order_acquire); }
+  /// NCCL's handle is gone, or will be before this ends.
+  [[nodiscard]] bool aborted() const noexcept { return ownership_.may_abort && family_->failed(); }
+  [[nodiscard]] NcclFamily& family() const noexcept { return *family_; }
+  [[nodiscard]] std::shared_ptr<NcclFamily> const& shared_family() const noexcept { return family_; }
+  /// Memory that host and device can use: `scratch_bytes` and 16 bytes a rank.
+  [[nodiscard]] std::byte* scratch() noexcept { return scratch_.data(); }
+  static constexpr std::int64_t scratch_bytes = 64;
+
+  /// Where a call that makes a communicator puts it, perhaps after it has returned.
+  [[nodiscard]] ncclComm_t* slot() noexcept { return &slot_; }
+
+  /// Takes what a call has put into the slot: waits until it is ready, then asks it who it is.
+  /// @throws NcclError, DeadlineError, DeviceError
+  void take(char const* call, ncclResult_t result) {
+    ncclComm_t const comm = std::atomic_ref<ncclComm_t>(slot_).load(std::memory_order_acquire);
+    comm_.store(comm, std::memory_order_release);
+    lock_.lock();
+    try {
+      check(call, result);
+      if (comm == nullptr) check(call, ncclInternalError);
+      settle(call, result);
+      check("ncclCommCount", ncclCommCount(comm, &size_));
+      check("ncclCommUserRank", ncclCommUserRank(comm, &rank_));
+      check("ncclCommCuDevice", ncclCommCuDevice(comm, &device_));
+    } catch (...) {
+      lock_.unlock();
+      throw;
+    }
+    lock_.unlock();
+    CudaDeviceGuard const guard(device_, SourceLocation::current());
+    scratch_ = NcclScratch(scratch_bytes + std::int64_t{16} * size_);
+  }
+
+  /// For who calls NCCL: nobody else does until `unlock`.
+  void lock(SourceLocation where) {
+    family_->throw_if_failed();
+    if (depth_ > 0) return;  // Inside a group the lock is held.
+    lock_.lock();
+    if (native() != nullptr && !family_->failed()) {
+      if (!ownership_.owned) {  // It may block inside calls, which the watchdog ends.
+        call_since_ms_.store(steady_ms(), std::memory_order_release);
+        family_->wake();
+      }
+      return;
+    }
+    lock_.unlock();
+    family_->throw_if_failed();
+    throw UsageError("the NCCL communicator was finalized or released", where, name());
+  }
+  void unlock() noexcept {
+    if (depth_ > 0) return;
+    call_since_ms_.store(0, std::memory_order_release);
+    lock_.unlock();
+  }
+
+  /// A failure of NCCL fails the family.
+  /// @throws NcclError
+  void check(char const* call, ncclResult_t result) {
+    if (result == ncclSuccess || result == ncclInProgress) return;
+    family_->fail(std::make_exception_ptr(nccl_error(call, result, native(), name())));
+    family_->throw_if_failed();
+  }
+
+  /// Waits until a call has done its work: until then nothing may be enqueued behind it. Also where it says that it has: NCCL 2.19 to 2.23
+  /// said so too early for sends and receives.
+  /// @throws NcclError, DeadlineError; the first cause of a failure.
+  void settle(char const* call, ncclResult_t result) {
+    check(call, result);
+    if (depth_ > 0) return;
+    std::int64_t start_ms = 0;
+    for (Backoff backoff;; backoff.pause()) {
+      ncclResult_t state = ncclSuccess;
+      check("ncclCommGetAsyncError", ncclCommGetAsyncError(native(), &state));
+      check(call, state);
+      if (state == ncclSuccess) return;
+      family_->throw_if_failed();
+      std::int64_t const now_ms = steady_ms();
+      if (start_ms == 0) start_ms = now_ms;
+      if (now_ms - start_ms > family_->deadline_ms()) {
+        fail_overdue(std::string(call) + " was not done after " + std::to_string(family_->deadline_ms()) +
+                     " ms: it waits for peers, which have not called it or are gone");
+      }
+    }
+  }
+
+  /// The operation just called is in flight on the stream.
+  void track(CudaStreamRef stream, char const* operation, Label label) {
+    if (depth_ > 0) {
+      ++grouped_;
+      return;
+    }
+    if (flight_.add(stream, operation, label)) family_->wake();
+    // A failure in between has not seen it.
+    if (family_->failed()) {
+      flight_.fail_streams(family_->cause());
+      family_->throw_if_failed();
+    }
+  }
+
+  void begin_group(SourceLocation where) {
+    lock(where);
+    try {
+      check("ncclGroupStart", ncclGroupStart());
+    } catch (...) {
+      unlock();
+      throw;
+    }
+    ++depth_;
+  }
+  /// Ends it also where something in it has thrown: what was called in it is started.
+  void end_group(CudaStreamRef stream) {
+    ncclResult_t const result = ncclGroupEnd();
+    --depth_;
+    if (depth_ > 0) return check("ncclGroupEnd", result);
+    std::int64_t const grouped = std::exchange(grouped_, 0);
+    try {
+      settle("ncclGroupEnd", result);
+    } catch (...) {
+      unlock();
+      throw;
+    }
+    unlock();
+    if (grouped > 0) track(stream, "group", {});
+  }
+
+  /// Waits until all that was enqueued is done.
+  /// @throws the cause of a failure; by the deadline there is one.
+  void wait_in_flight() {
+    for (Backoff backoff; flight_.update(steady_ms()); backoff.pause()) family_->throw_if_failed();
+    family_->throw_if_failed();
+  }
+
+  /// Collective: waits for all ranks' operations, then destroys the communicator.
+  void finalize(SourceLocation where) {
+    wait_in_flight();
+    lock(where);
+    try {
+      if (ownership_.owned) {
+        settle("ncclCommFinalize", ncclCommFinalize(native()));
+        // What failed is not to be destroyed again.
+        check("ncclCommDestroy", ncclCommDestroy(comm_.exchange(nullptr, std::memory_order_acq_rel)));
+      }
+      comm_.store(nullptr, std::memory_order_release);
+    } catch (...) {
+      unlock();
+      throw;
+    }
+    unlock();
+  }
+
+  /// Gives the communicator away.
+  [[nodiscard]] ncclComm_t release(SourceLocation where) {
+    wait_in_flight();
+    lock(where);
+    forget_reductions();
+    ncclComm_t const comm = comm_.exchange(nullptr, std::memory_order_acq_rel);
+    unlock();
+    return comm;
+  }
+
+  /// The sum that multiplies its addends with a factor; made once for each type and factor.
+  /// @throws NcclError
+  template <class T>
+  ncclRedOp_t multiplying_sum(ncclDataType_t type, T factor, float key) {
+    for (Reduction const& known : reductions_) {
+      if (known.type == type && known.factor == key) return known.op;
+    }
+    reductions_.reserve(reductions_.size() + 1);
+    ncclRedOp_t op = ncclSum;
+    check("ncclRedOpCreatePreMulSum", ncclRedOpCreatePreMulSum(&op, &factor, type, ncclScalarHostImmediate, native()));
+    reductions_.push_back({type, key, op});
+    return op;
+  }
+
+  [[noreturn]] void fail_overdue(std::string const& text) {
+    family_->fail(std::make_exception_ptr(DeadlineError(text, name())));
+    family_->throw_if_failed();
+    throw DeadlineError(text, name());
+  }
+
+  bool look(std::int64_t now_ms, std::exception_ptr& cause) override {
+    std::string overdue;
+    std::int64_t const call_since_ms = call_since_ms_.load(std::memory_order_acquire);
+    if (!flight_.update(now_ms, family_->deadline_ms(), &overdue) && call_since_ms == 0) return false;
+    if (call_since_ms != 0 && now_ms - call_since_ms > family_->deadline_ms()) {
+      overdue = "a call of NCCL did not return within " + std::to_string(family_->deadline_ms()) + " ms: it waits for peers";
+    }
+    if (!overdue.empty() && cause == nullptr) cause = std::make_exception_ptr(DeadlineError(overdue, name()));
+    if (cause == nullptr && lock_.try_lock()) {
+      try {
+        look_for_errors(cause);
+      } catch (...) {
+        lock_.unlock();
+        throw;
+      }
+      lock_.unlock();
+    }
+    return true;
+  }
+
+  void fail_streams(std::exception_ptr const& cause) noexcept override { flight_.fail_streams(cause); }
+
+  bool abort_now() noexcept override {
+    bool const locked = lock_.try_lock();
+    if (!locked) {
+      // A blocking communicator may hang inside a call for ever, and aborting is what ends that. One of the library's own looks up by itself.
+      if (patience_ms_ == 0) patience_ms_ = steady_ms() + 100;
+      if (ownership_.owned || steady_ms() < patience_ms_) return false;
+    }
+    if (ncclComm_t const comm = comm_.exchange(nullptr, std::memory_order_acq_rel); comm != nullptr) abort(comm);
+    if (locked) lock_.unlock();
+    return true;
+  }
+
+private:
+  struct Reduction {
+    ncclDataType_t type;
+    float factor;
+    ncclRedOp_t op;
+  };
+
+  void look_for_errors(std::exception_ptr& cause) {
+    ncclComm_t const comm = native();
+    if (comm == nullptr) return;
+    ncclResult_t state = ncclSuccess;
+    ncclResult_t const result = ncclCommGetAsyncError(comm, &state);
+    if (result != ncclSuccess) state = result;
+    if (state != ncclSuccess && state != ncclInProgress) {
+      cause = std::make_exception_ptr(nccl_error("ncclCommGetAsyncError", state, comm, name()));
+    }
+  }
+
+  void abort(ncclComm_t comm) noexcept {
+    if (ownership_.may_abort) {
+      static_cast<void>(ncclCommAbort(comm));  // There is no way to report a failure of this.
+      return;
+    }
+#if NCCL_VERSION_CODE >= 22809
+    int version = 0;
+    if (ncclGetVersion(&version) == ncclSuccess && version >= 22809) static_cast<void>(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
+#endif
+  }
+
+  void forget_reductions() noexcept {
+    for (Reduction const& r : reductions_) static_cast<void>(ncclRedOpDestroy(r.op, native()));
+    reductions_.clear();
+  }
+
+  /// Never throws, and waits no longer than the deadline.
+  void end() noexcept {
+    try {
+      if (!family_->failed()) wait_in_flight();
+    } catch (...) {  // The watchdog aborts, or this does.
+    }
+    family_->remove(*this);
+    ncclComm_t const comm = native();
+    if (comm == nullptr) return;
+    if (family_->failed()) return abort(comm);
+    if (!ownership_.owned) return forget_reductions();
+    static_cast<void>(ncclCommDestroy(comm));
+  }
+
+  std::shared_ptr<NcclFamily> family_;
+  NcclOwnership ownership_;
+  ncclComm_t slot_ = nullptr;
+  std::atomic<ncclComm_t> comm_ = nullptr;
+  int rank_;
+  int size_ = 1;
+  int device_ = 0;
+  SpinLock lock_;
+  int depth_ = 0;             // of groups
+  std::int64_t grouped_ = 0;  // operations in the group
+  std::int64_t patience_ms_ = 0;
+  std::atomic<std::int64_t> call_since_ms_ = 0;  // when the call that somebody is inside began, 0 outside
+  NcclFlight flight_;
+  std::vector<Reduction> reductions_;
+  NcclScratch scratch_;
+};
+
+/// The scope of calls of NCCL.
+class NcclUse {
+public:
+  NcclUse(NcclHandle& handle, SourceLocation where) : handle_(handle) { handle.lock(where); }
+  NcclUse(NcclUse const&) = delete;
+  NcclUse& operator=(NcclUse const&) = delete;
+  ~NcclUse() { handle_.unlock(); }
+
+private:
+  NcclHandle& handle_;
+};
+
+}  // namespace zero::detail
