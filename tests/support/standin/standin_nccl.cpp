@@ -881,9 +881,11 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* block, size_t bytes, 
     group->changed.notify_all();
   }
   return start(comm, [comm, group, number, window] {
-    std::lock_guard const lock(group->mutex);
-    if (group->windows[number] < group->ranks) return false;
-    std::lock_guard const library_lock(library().mutex);
+    {
+      std::lock_guard const lock(group->mutex);
+      if (group->windows[number] < group->ranks) return false;
+    }
+    std::lock_guard const lock(library().mutex);
     if (library().options.null_windows) return true;
     *window = new ncclWindow_vidmem{comm};
     ++library().counts.windows;
