@@ -30,8 +30,9 @@ struct OrderedElement {
   ZERO_HOST_DEVICE ZERO_FIXED_ORDER void operator()(std::int64_t i) const noexcept {
     using C = compute_t<T>;
     C sums[32];
-    std::int32_t top = 0;
-    for (std::int32_t rank = 0; rank < ranks; ++rank) {
+    sums[0] = widened(staged[i]);
+    std::int32_t top = 1;
+    for (std::int32_t rank = 1; rank < ranks; ++rank) {
       sums[top++] = widened(staged[rank * count + i]);
       for (std::uint32_t done = static_cast<std::uint32_t>(rank) + 1; (done & 1u) == 0; done >>= 1, --top)
         sums[top - 2] = combine<C>(Op{}, sums[top - 2], sums[top - 1]);
