@@ -42,7 +42,7 @@ template <class T>
 
 /// A hash of an optimizer's options as bytes, for ranks to compare (a pointer among them differs: no pointers); 0 where the compiler cannot clear the padding between them.
 template <class O>
-[[nodiscard]] std::uint64_t options_hash(O options) noexcept {
+[[nodiscard]] std::uint64_t options_hash([[maybe_unused]] O options) noexcept {
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_clear_padding)
   __builtin_clear_padding(&options);
