@@ -274,9 +274,11 @@ TEST_CASE("no reduction allocates") {
     HostStreamRef const here = HostStreamRef::calling_thread();
     Ordered ordered{Borrowed{comm}, zero::host_memory(), {.staging_bytes = 4096}};
     std::vector<bf16> send(static_cast<std::size_t>(3000 * comm.size()));
-    std::vector<bf16> receive(send.size());
+    // One for each stream: one rank does not order them.
+    std::vector<bf16> receive[2] = {send, send};
     auto const all_of_them = [&](HostStreamRef on) {
-      ordered.enqueue(on, ReduceScatter<bf16>{.send = send.data(), .receive = receive.data(), .count = 3000});
+      bf16* const to = receive[on == here ? 1 : 0].data();
+      ordered.enqueue(on, ReduceScatter<bf16>{.send = send.data(), .receive = to, .count = 3000});
       ordered.enqueue(on, AllReduce<bf16>{.send = send.data(), .receive = send.data(), .count = 2999});
     };
     all_of_them(stream);
