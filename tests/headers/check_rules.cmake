@@ -13,7 +13,7 @@ set(allowed
   zero/comm/detail/nccl_family.hpp:chrono  # so are the watchdog's
   zero/device/cuda_stream_core.hpp:mutex   # a failure comes from any thread
   zero/comm/mpi_environment.hpp:chrono     # gives peers some time
-  zero/comm/detail/mpi_group.hpp:chrono    # sleeps between two looks
+  zero/comm/detail/mpi_patience.hpp:chrono # sleeps between two looks
   zero/device/host_stream_core.hpp:chrono  # delays a stream for so many microseconds
 )
 

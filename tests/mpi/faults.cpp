@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
 /// A program in which the last rank does what its argument says, and every rank says what it got. check_faults judges that.
+///
+/// field case 58: mismatch (a rank calls with another count); field case 67: throws, aborts;
+/// field case 68: late (a rank never arrives); field case 69: killed, stopped, leaves.
 
 #include <zero/comm/mpi_environment.hpp>
 

@@ -31,7 +31,7 @@ namespace zero {
 namespace detail {
 
 /// A collective in the queue of a stream. Destroyed without having run, because the stream failed before, it takes the group with it: the
-/// peers would wait for this rank.
+/// peers would wait for this rank. One that the stream refused was not called.
 template <class Operation>
 class MpiTask {
 public:
@@ -41,7 +41,8 @@ public:
       : group_(std::move(other.group_)), stream_(other.stream_), operation_(other.operation_), turn_(other.turn_) {}
   MpiTask& operator=(MpiTask&&) = delete;
   ~MpiTask() {
-    if (group_ != nullptr) group_->domain().fail(stream_.failure());
+    if (group_ == nullptr) return;
+    if (std::exception_ptr cause = stream_.failure()) group_->domain().fail(std::move(cause));
   }
 
   void operator()() {
@@ -79,21 +80,22 @@ concept MpiOperation = requires(MpiCall call, Operation const& operation) {
 
 }  // namespace detail
 
-/// One rank's handle of a group of MPI processes, on host streams. Move-only.
+/// One rank's handle of a group of MPI processes, on host streams. Move-only; one that was moved from is in no group: its size is 0, its
+/// rank -1, and calls throw `UsageError`.
 ///
-/// - **Where.** Collectives run as tasks of the stream they are enqueued to. A task starts one of MPI's nonblocking collectives and asks for
-///   its progress until it is done, so a stream with a worker communicates while others compute. Operations of one communicator run in the
-///   order of their enqueue calls, also on different streams.
+/// - **Where.** Collectives run as tasks of the stream they are enqueued to. A task starts one of MPI's nonblocking collectives and asks
+///   for its progress until it is done, so a stream with a worker communicates while others compute. Operations of one communicator run
+///   in the order of their enqueue calls, also on different streams.
 /// - **Numerics.** Sums are MPI's: their order, and with it their last bits, is MPI's choice. `Ordered` around it gives the bits of the
 ///   threads, and sums of bf16 and half, which MPI does not have. A factor is applied to the sum.
 /// - **Checks.** MPI does not compare what ranks call; `Checked` around it does.
 /// - **Failure.** After a rank has thrown, aborted, dropped a collective because its stream had failed, or waited longer than the deadline,
 ///   its peers throw at their next operation, or while they wait: `PeerError` with the rank and its message, `DeadlineError` or
-///   `MismatchError`. So they do when a rank has returned (destroyed its handle) while they wait for it. A handle that an exception destroys
-///   counts as failed. A process that is killed cannot tell anybody: that is seen by the launcher, which ends the job, or at the deadline.
-///   All groups split from one first group fail together. MPI cannot take back a collective that has begun, nor end in order then: after a
-///   failure its buffers may still be written to while MPI is called, and the job is to be ended, as `MpiEnvironment` does.
-/// - Ranks in error messages, `Error::rank()` and `PeerError::peer()` are those of the first group.
+///   `MismatchError`. So they do when a rank has returned (destroyed its handle) while they wait for it. A handle that an exception
+///   destroys counts as failed. A process that is killed cannot tell anybody: that is seen by the launcher, which ends the job, or at the
+///   deadline. All groups split from one first group fail together. MPI cannot take back a collective that has begun, nor end in order
+///   then: after a failure its buffers may still be written to while MPI is called, and the job is to be ended, as `MpiEnvironment` does.
+/// - **Ranks in errors** are those of this group; texts add the number in the first group where it is another one.
 ///
 /// @par Communication
 /// What the operations say, if MPI's algorithms move no more. One rank: nothing.
@@ -122,11 +124,11 @@ public:
   ~MpiCommunicator() { leave(); }
 
   /// This rank's number in the group.
-  [[nodiscard]] int rank() const noexcept { return group_->rank(); }
+  [[nodiscard]] int rank() const noexcept { return group_ != nullptr ? group_->rank() : -1; }
   /// The number of ranks in the group.
-  [[nodiscard]] int size() const noexcept { return group_->size(); }
+  [[nodiscard]] int size() const noexcept { return group_ != nullptr ? group_->size() : 0; }
   /// The communicator that this group's operations use.
-  [[nodiscard]] MPI_Comm native_handle() const noexcept { return group_->comm(); }
+  [[nodiscard]] MPI_Comm native_handle() const noexcept { return group_ != nullptr ? group_->comm() : MPI_COMM_NULL; }
 
   /// Puts a collective on a stream: AllGather, AllToAll, Broadcast, Barrier, and reductions but sums of bf16 and half.
   /// @throws UsageError for wrong arguments; nothing is enqueued then.
@@ -135,10 +137,12 @@ public:
   /// Runs behind what is on the stream, and behind what this communicator has been given before on any stream.
   template <detail::MpiOperation Operation>
   void enqueue(HostStreamRef stream, Operation const& operation, SourceLocation where = SourceLocation::current()) {
-    detail::check_arguments(operation, size(), rank(), where);
-    group_->domain().throw_if_failed();
+    check_in_group(where);
+    detail::check_arguments(operation, size(), group_->own_name(), where);
+    group_->throw_if_failed();
     if (size() == 1) return detail::enqueue_alone<HostDevice>(stream, operation);
-    stream.enqueue(detail::MpiTask<Operation>(group_, turns_++, stream, operation), where);
+    stream.enqueue(detail::MpiTask<Operation>(group_, turns_, stream, operation), where);
+    ++turns_;
   }
 
   /// Calls body(): its operations run in order.
@@ -154,22 +158,32 @@ public:
   [[nodiscard]] MpiCommunicator split(int color, int key = 0, SourceLocation where = SourceLocation::current());
 
   /// Fails all groups split from the same first group. Any thread may call it, at any time; it does not block. The first cause is kept.
-  void abort(std::exception_ptr cause) noexcept { group_->domain().fail(std::move(cause)); }
+  /// Called by a destructor because an exception passes through, peers are told that exception instead if a second call gives it soon, as
+  /// `run_mpi` does.
+  void abort(std::exception_ptr cause) noexcept {
+    if (group_ != nullptr) group_->domain().fail(std::move(cause), unwinding());
+  }
 
 private:
   explicit MpiCommunicator(std::shared_ptr<detail::MpiGroup> group) noexcept
       : group_(std::move(group)), exceptions_(std::uncaught_exceptions()) {}
+
+  void check_in_group(SourceLocation where) const {
+    if (group_ == nullptr) throw UsageError("this communicator was moved from: it is in no group", where);
+  }
+
+  [[nodiscard]] bool unwinding() const noexcept { return std::uncaught_exceptions() > exceptions_; }
 
   static void check_state(MPI_Comm parent, MpiOptions const& options, SourceLocation where);
 
   void leave() noexcept {
     if (group_ == nullptr) return;
     if (size() > 1 && detail::mpi_is_active()) {
-      if (std::uncaught_exceptions() > exceptions_) {
+      if (unwinding()) {
         try {
           throw CommunicationError("an exception is leaving the code that uses the group", group_->own_name());
         } catch (...) {
-          group_->domain().fail(std::current_exception());
+          group_->domain().fail(std::current_exception(), true);
         }
       } else {
         group_->domain().leave(group_->id(), turns_, group_->member((rank() + 1) % size()));
@@ -213,12 +227,13 @@ inline MpiCommunicator::MpiCommunicator(MPI_Comm parent, MpiOptions options, Sou
   detail::check_mpi(MPI_Comm_rank(parent, &rank), "MPI_Comm_rank", -1);
   detail::check_mpi(MPI_Comm_size(parent, &size), "MPI_Comm_size", rank);
   auto const copy = [&](MPI_Comm from) {
-    MPI_Comm comm = MPI_COMM_NULL;
+    detail::LeftToMpi<MPI_Comm> comm(MPI_COMM_NULL);
     MPI_Request request = MPI_REQUEST_NULL;
-    detail::check_mpi(MPI_Comm_idup(from, &comm, &request), "MPI_Comm_idup", rank);
+    detail::check_mpi(MPI_Comm_idup(from, comm.get(), &request), "MPI_Comm_idup", rank);
     detail::complete_mpi(request, options, rank, "the making of an MpiCommunicator");
-    detail::check_mpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", rank);
-    return comm;
+    comm.take_back();
+    detail::check_mpi(MPI_Comm_set_errhandler(*comm.get(), MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", rank);
+    return *comm.get();
   };
   MPI_Comm const data = copy(parent);
   MPI_Comm const control = copy(data);
@@ -231,13 +246,14 @@ inline MpiCommunicator::MpiCommunicator(MPI_Comm parent, MpiOptions options, Sou
 
 inline MpiCommunicator MpiCommunicator::split(int color, int key, SourceLocation where) {
   struct Choice {
-    std::int32_t color, key, member;
+    std::int32_t color, key;
   };
-  auto const ranks = static_cast<std::size_t>(size());
-  group_->domain().throw_if_failed();
-  std::vector<Choice> choices(ranks);
+  check_in_group(where);
+  group_->throw_if_failed();
+  detail::LeftToMpi<std::vector<Choice>> received(static_cast<std::size_t>(size()) + 1);  // This rank's choice comes last.
+  std::vector<Choice>& choices = *received.get();
   std::uint32_t const turn = turns_++;
-  Choice const own{color, key, group_->own_name()};
+  choices.back() = {color, key};
   MPI_Comm comm = MPI_COMM_NULL;
   int refused = -1;
   group_->wait_for_turn(turn);
@@ -246,9 +262,11 @@ inline MpiCommunicator MpiCommunicator::split(int color, int key, SourceLocation
     detail::Fingerprint call;
     call.kind = OperationKind::split;
     MPI_Request request = MPI_REQUEST_NULL;
-    detail::check_mpi(MPI_Iallgather(&own, sizeof own, MPI_BYTE, choices.data(), sizeof own, MPI_BYTE, group_->comm(), &request),
-                      "MPI_Iallgather", group_->own_name());
+    detail::check_mpi(
+        MPI_Iallgather(&choices.back(), sizeof(Choice), MPI_BYTE, choices.data(), sizeof(Choice), MPI_BYTE, group_->comm(), &request),
+        "MPI_Iallgather", group_->own_name());
     group_->complete(request, call);
+    received.take_back();
     for (int peer = size() - 1; peer >= 0; --peer) {
       if (choices[static_cast<std::size_t>(peer)].color < 0) refused = peer;
     }
@@ -262,7 +280,7 @@ inline MpiCommunicator MpiCommunicator::split(int color, int key, SourceLocation
   }
   group_->end_turn();
   if (refused >= 0) {
-    throw UsageError("split: rank " + std::to_string(group_->member(refused)) + " gives the color " +
+    throw UsageError("split: " + group_->name(refused).text() + " gives the color " +
                          std::to_string(choices[static_cast<std::size_t>(refused)].color) +
                          "; colors are not negative, every rank belongs to one group",
                      where, group_->own_name());

@@ -23,7 +23,7 @@ namespace zero {
 /// Initialises MPI for several threads, and ends it. One object, at the start of main.
 ///
 /// The destructor calls MPI_Finalize. Where an exception destroys it, or a group of this process has failed, MPI cannot be ended in order:
-/// peers may wait for this rank, and collectives may be under way. Then it gives the peers half a second to hear of it and calls MPI_Abort,
+/// peers may wait for this rank, and collectives may be under way. Then it gives the peers a second to hear of it and calls MPI_Abort,
 /// so that the whole job ends, with exit status 1.
 class MpiEnvironment {
 public:
@@ -52,10 +52,10 @@ public:
     MPI_Finalize();
   }
 
-  /// Ends the whole job with exit status 1, after half a second in which the peers can say what they know.
+  /// Ends the whole job with exit status 1, after a second in which the peers can say what they know.
   [[noreturn]] static void end_job() noexcept {
     std::fflush(nullptr);
-    for (int i = 0; i < 50; ++i) {
+    for (int i = 0; i < 100; ++i) {
       int found = 0;  // Asking for anything lets MPI send what it still has.
       MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE);
       std::this_thread::sleep_for(std::chrono::milliseconds(10));

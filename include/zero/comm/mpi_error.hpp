@@ -4,8 +4,7 @@
 /// What MPI refuses, as an exception with MPI's own text, and the one place where mpi.h is included.
 
 #if !defined(ZERO_HAS_MPI)
-#error \
-    "zero: this header needs MPI: link the CMake target zero::mpi (find_package(zero COMPONENTS mpi), or ZERO_MPI=ON in a build of zero itself)"
+#error "zero: this header needs MPI: link the CMake target zero::mpi (find_package(zero COMPONENTS mpi), or ZERO_MPI=ON)"
 #endif
 
 #include <mpi.h>
@@ -24,7 +23,7 @@ namespace zero {
 class MpiError : public CommunicationError {
 public:
   /// @param call the function, @param code what it returned.
-  explicit MpiError(char const* call, int code, int rank) : CommunicationError(text(call, code), rank), code_(code) {}
+  explicit MpiError(char const* call, int code, RankName rank) : CommunicationError(text(call, code), rank), code_(code) {}
 
   /// MPI's error code.
   [[nodiscard]] int code() const noexcept { return code_; }
@@ -44,7 +43,7 @@ private:
 namespace detail {
 
 /// Throws what an MPI function returned if it is an error.
-inline void check_mpi(int code, char const* call, int rank) {
+inline void check_mpi(int code, char const* call, RankName rank) {
   if (code != MPI_SUCCESS) throw MpiError(call, code, rank);
 }
 

@@ -53,12 +53,13 @@ concept ReducesInOrder =
 /// Everything else is passed on, reductions of integers too where `Inner` performs them.
 ///
 /// `Ordered ordered{Borrowed{communicator}, memory};` adapts a communicator that somebody else owns. `Counting` around it counts the
-/// program's calls and the bytes of their formulas, as `plan` does; inside it counts what moves, call by call. A `Checked` belongs around it.
+/// program's calls and the bytes of their formulas, as `plan` does; inside it counts what moves, call by call. A `Checked` belongs around
+/// it.
 ///
 /// @par Communication
 /// Reduce-scatter: (N - 1) * count elements received per rank, as any other. All-reduce: 2 (N - 1) / N of the elements that N divides; the
-/// fewer than N at the end are gathered from all ranks. That is `AllReduce`'s formula on every rank where the N ranges are whole cache lines,
-/// as those of the library's own states are with the default alignments.
+/// fewer than N at the end are gathered from all ranks. That is `AllReduce`'s formula on every rank where the N ranges are whole cache
+/// lines, as those of the library's own states are with the default alignments.
 /// @par Memory
 /// `staging_bytes`, at least 64 N, for `Purpose::staging`, and a pointer a rank; for each group made by `split` again. Nothing is allocated
 /// later.
@@ -109,6 +110,7 @@ public:
     requires detail::ReducesInOrder<Inner, Operation>
   void enqueue(StreamOf<Inner> stream, Operation const& operation, SourceLocation where = SourceLocation::current()) {
     using T = typename Operation::element;
+    if (pointers_ == nullptr) throw UsageError("this communicator was moved from: it is in no group", where);
     detail::check_arguments(operation, size(), rank(), where);
     if (size() == 1) {
       detail::enqueue_at(inner_, stream, AllGather<T>{.send = nullptr, .receive = nullptr, .count = 0, .label = operation.label}, where);
@@ -132,11 +134,11 @@ public:
   }
 
   /// See `Splits`. The new group adds in order too, with staging memory of its own.
-  [[nodiscard]] auto split(int color, int key = 0)
+  [[nodiscard]] auto split(int color, int key = 0, SourceLocation where = SourceLocation::current())
     requires Splits<Inner>
   {
-    auto child = inner_.split(color, key);
-    return Ordered<decltype(child)>(std::move(child), *memory_, options_);
+    auto child = detail::split_at(inner_, color, key, where);
+    return Ordered<decltype(child)>(std::move(child), *memory_, options_, where);
   }
 
 private:

@@ -6,6 +6,7 @@
 #include <zero/comm/mpi_error.hpp>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include <zero/comm/detail/failure_domain.hpp>
+#include <zero/comm/detail/mpi_patience.hpp>
 #include <zero/core/error.hpp>
 
 namespace zero::detail {
@@ -30,22 +32,23 @@ struct MpiNotice {
   enum Kind : std::int32_t { failure, mismatch, deadline, returned, left };
 
   std::int32_t kind = failure;
-  std::int32_t rank = -1;   ///< Whom it is about, in the first group.
-  std::uint64_t group = 0;  ///< left: which group.
-  std::uint32_t turns = 0;  ///< left: after how many operations.
-  std::uint32_t reserved = 0;
+  std::int32_t rank = -1;            ///< Whom it is about, in the first group.
+  std::uint64_t group = 0;           ///< left: which group.
+  std::uint32_t turns = 0;           ///< left: after how many operations.
+  std::uint32_t reason_follows = 0;  ///< failure: not 0 if the rank is about to send its exception, which could not be looked at yet.
   char text[1000] = {};
 };
 
 /// All groups split from one first group. Ranks in messages are those of the first group.
 ///
 /// Notices travel on a communicator of their own. They are looked for where a rank waits and before it starts an operation; nobody
-/// waits for them, and who sends them does not wait either. But a communicator that ends with a message on its way leaves it to the next one
-/// that MPI gives the same number: a domain without owners ends only when the notices that are due have come, see `end_domains`.
+/// waits for them, and who sends them does not wait either. But a communicator that ends with a message on its way leaves it to the next
+/// one that MPI gives the same number: a domain without owners ends only when the notices that are due have come, see `end_domains`.
 class MpiDomain {
 public:
   /// @param control a communicator of the first group, owned by the domain from now on.
-  MpiDomain(MPI_Comm control, int rank, int size) : control_(control), rank_(rank), size_(size), alarm_(std::make_unique<Outgoing>(size)) {}
+  MpiDomain(MPI_Comm control, int rank, int size)
+      : control_(control), rank_(rank), size_(size), alarm_(std::make_unique<Outgoing>(size)), reason_(std::make_unique<Outgoing>(size)) {}
 
   MpiDomain(MpiDomain const&) = delete;
   MpiDomain& operator=(MpiDomain const&) = delete;
@@ -55,6 +58,7 @@ public:
       return;
     }
     static_cast<void>(alarm_.release());  // MPI may still read them.
+    static_cast<void>(reason_.release());
     for (auto& farewell : farewells_) static_cast<void>(farewell.release());
   }
 
@@ -62,16 +66,23 @@ public:
   [[nodiscard]] bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
 
   /// Keeps the first cause and tells the peers. Any thread, never blocks.
-  void fail(std::exception_ptr cause) noexcept {
+  /// @param reason_follows an exception is on its way out of the rank's code, and nobody can look at it before it is caught. Who catches it
+  /// calls again; until then peers wait, for 0.3 s, so that they can say it.
+  void fail(std::exception_ptr cause, bool reason_follows = false) noexcept {
     MpiNotice notice;
     notice.kind = is_mismatch(cause) ? MpiNotice::mismatch : is_deadline(cause) ? MpiNotice::deadline : MpiNotice::failure;
     notice.rank = rank_;
+    notice.reason_follows = reason_follows ? 1 : 0;
     try {
       set_text(notice, cause == nullptr ? "the group was aborted" : text_of(cause));
       if (cause == nullptr) cause = std::make_exception_ptr(CommunicationError("the group was aborted", rank_));
     } catch (...) {  // No memory for the text: the failure itself still counts.
     }
-    if (keep(notice, std::move(cause))) tell_all(notice);
+    if (keep(notice, cause)) {
+      tell_all(notice, *alarm_);
+    } else if (!reason_follows && keep_reason(notice, std::move(cause))) {
+      tell_all(notice, *reason_);
+    }
   }
 
   /// A peer has left a group in which this rank waits for it.
@@ -79,19 +90,32 @@ public:
     MpiNotice notice;
     notice.kind = MpiNotice::returned;
     notice.rank = peer;
-    if (keep(notice, nullptr)) tell_all(notice);
+    if (keep(notice, nullptr)) tell_all(notice, *alarm_);
   }
 
-  /// Throws the cause as this rank sees it, if there is one.
-  void throw_if_failed() const {
+  /// Throws the cause as a rank of one of the groups sees it, if there is one.
+  /// @param members the ranks of that group.
+  void throw_if_failed(std::vector<int> const& members, int rank) {
     if (!failed()) return;
-    if (cause_ != nullptr) std::rethrow_exception(cause_);  // Written before the flag.
-    std::string const who = "rank " + std::to_string(notice_.rank);
-    switch (notice_.kind) {
-      case MpiNotice::mismatch: throw MismatchError(who + " says: " + notice_.text, rank_);
-      case MpiNotice::deadline: throw DeadlineError(who + " says: " + notice_.text, rank_);
-      case MpiNotice::returned: throw PeerError(who + " has returned", rank_, notice_.rank);
-      default: throw PeerError(who + " failed first: " + notice_.text, rank_, notice_.rank);
+    RankName const own(rank, members[static_cast<std::size_t>(rank)]);
+    for (MpiPatience patience(300); reason_follows() && !patience.overdue(); patience.pause()) poll();
+    MpiNotice notice;
+    std::exception_ptr cause;
+    {
+      LockGuard const guard(lock_);
+      notice = notice_;
+      cause = cause_;
+    }
+    if (cause != nullptr) std::rethrow_exception(cause);
+    RankName peer(-1, notice.rank);
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      if (members[i] == notice.rank) peer.number = static_cast<int>(i);
+    }
+    switch (notice.kind) {
+      case MpiNotice::mismatch: throw MismatchError(peer.text() + " says: " + notice.text, own);
+      case MpiNotice::deadline: throw DeadlineError(peer.text() + " says: " + notice.text, own);
+      case MpiNotice::returned: throw PeerError(peer.text() + " has returned", own, peer);
+      default: throw PeerError(peer.text() + " failed first: " + notice.text, own, peer);
     }
   }
 
@@ -105,7 +129,7 @@ public:
       if (MPI_Mrecv(&notice, sizeof notice, MPI_BYTE, &message, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
       notice.text[sizeof notice.text - 1] = '\0';
       if (notice.kind != MpiNotice::left) {
-        keep(notice, nullptr);
+        if (!keep(notice, nullptr)) keep_reason(notice, nullptr);
         continue;
       }
       LockGuard const guard(lock_);
@@ -127,6 +151,7 @@ public:
       farewell->notice.group = group;
       farewell->notice.turns = turns;
       LockGuard const guard(lock_);
+      std::erase_if(farewells_, [](auto const& earlier) { return earlier->sent(); });
       farewells_.push_back(std::move(farewell));
       farewells_.back()->send(neighbour, control_);
     } catch (...) {  // No memory: the deadline will tell.
@@ -209,20 +234,37 @@ private:
     return true;
   }
 
-  /// Only by who kept the first cause, so once.
-  void tell_all(MpiNotice const& notice) noexcept {
+  /// True if it is the reason that a rank has announced. A rank's own exception is rethrown there as it was.
+  bool keep_reason(MpiNotice const& notice, std::exception_ptr cause) noexcept {
+    LockGuard const guard(lock_);
+    if (notice_.rank != notice.rank || notice_.reason_follows == 0) return false;
+    if (cause != nullptr && cause == cause_) return false;  // The announcement itself, rethrown elsewhere on this rank.
+    notice_ = notice;
+    cause_ = std::move(cause);
+    return true;
+  }
+
+  /// True while a peer's reason is awaited; never for this rank's own.
+  [[nodiscard]] bool reason_follows() noexcept {
+    LockGuard const guard(lock_);
+    return notice_.reason_follows != 0 && cause_ == nullptr;
+  }
+
+  /// Once for each.
+  void tell_all(MpiNotice const& notice, Outgoing& outgoing) noexcept {
     if (!mpi_is_active()) return;
-    alarm_->notice = notice;
-    for (int k = 1; k < size_; ++k) alarm_->send((rank_ + k) % size_, control_);
-    static_cast<void>(alarm_->sent());  // Lets MPI go to work.
+    outgoing.notice = notice;
+    for (int k = 1; k < size_; ++k) outgoing.send((rank_ + k) % size_, control_);
+    static_cast<void>(outgoing.sent());  // Lets MPI go to work.
   }
 
   MPI_Comm control_;
   int rank_;
   int size_;
   std::unique_ptr<Outgoing> alarm_;
+  std::unique_ptr<Outgoing> reason_;
   std::atomic<bool> failed_ = false;
-  SpinLock lock_;  // Protects what follows; the first cause does not change once the flag is set.
+  SpinLock lock_;  // Protects what follows.
   MpiNotice notice_;
   std::exception_ptr cause_;
   std::vector<Left> left_;

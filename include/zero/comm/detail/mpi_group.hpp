@@ -6,16 +6,15 @@
 #include <zero/comm/mpi_error.hpp>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include <zero/comm/detail/fingerprint.hpp>
 #include <zero/comm/detail/mpi_domain.hpp>
+#include <zero/comm/detail/mpi_patience.hpp>
 #include <zero/core/error.hpp>
 #include <zero/device/host_stream_core.hpp>
 
@@ -29,39 +28,29 @@ struct MpiOptions {
 
 namespace detail {
 
-/// Between looks at something that has not happened yet: at first no pause, then the processor is offered to others, then short sleeps. On a
-/// busy machine who offers gets it back late, who sleeps is woken in time; on an idle one an offer costs nothing.
-class MpiPatience {
+/// Something that MPI writes to. It is not destroyed until it is taken back: after a failure MPI may still write.
+template <class T>
+class LeftToMpi {
 public:
-  explicit MpiPatience(std::int64_t deadline_ms) noexcept : deadline_ms_(deadline_ms), start_(MPI_Wtime()) {}
-
-  /// To be called after each look that found nothing. True now and then: time for what is done seldom.
-  bool pause() noexcept {
-    if (++looks_ <= spins) {
-      relax_processor();
-      return false;
-    }
-    if (passed_ms_ < sleeps_after_ms) std::this_thread::yield();
-    else std::this_thread::sleep_for(std::chrono::microseconds(10));
-    passed_ms_ = (MPI_Wtime() - start_) * 1e3;
-    return looks_ % seldom == 0;
+  template <class... Arguments>
+  explicit LeftToMpi(Arguments&&... arguments) : value_(std::make_unique<T>(std::forward<Arguments>(arguments)...)) {}
+  LeftToMpi(LeftToMpi const&) = delete;
+  LeftToMpi& operator=(LeftToMpi const&) = delete;
+  ~LeftToMpi() {
+    if (!taken_back_) static_cast<void>(value_.release());
   }
-  [[nodiscard]] bool overdue() const noexcept { return deadline_ms_ > 0 && passed_ms_ > static_cast<double>(deadline_ms_); }
+
+  [[nodiscard]] T* get() noexcept { return value_.get(); }
+  void take_back() noexcept { taken_back_ = true; }
 
 private:
-  static constexpr std::int64_t spins = 32;
-  static constexpr std::int64_t seldom = 4;
-  static constexpr double sleeps_after_ms = 0.2;
-
-  std::int64_t deadline_ms_;
-  double start_;
-  double passed_ms_ = 0;
-  std::int64_t looks_ = 0;
+  std::unique_ptr<T> value_;
+  bool taken_back_ = false;
 };
 
 /// Waits for a request where there is no group yet that could fail.
 /// @throws DeadlineError `what` was not done in time; the request is then left to MPI.
-inline void complete_mpi(MPI_Request request, MpiOptions const& options, int rank, char const* what) {
+inline void complete_mpi(MPI_Request request, MpiOptions const& options, RankName rank, char const* what) {
   MpiPatience patience(options.deadline_ms);
   for (int done = 0;;) {
     check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test", rank);
@@ -93,22 +82,24 @@ public:
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   [[nodiscard]] int member(int rank) const noexcept { return members_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] int own_name() const noexcept { return member(rank_); }
+  [[nodiscard]] RankName name(int rank) const noexcept { return {rank, member(rank)}; }
+  [[nodiscard]] RankName own_name() const noexcept { return name(rank_); }
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
   [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
   [[nodiscard]] MpiOptions const& options() const noexcept { return options_; }
   [[nodiscard]] MpiDomain& domain() noexcept { return *domain_; }
   [[nodiscard]] std::shared_ptr<MpiDomain> const& shared_domain() const noexcept { return domain_; }
+  void throw_if_failed() { domain_->throw_if_failed(members_, rank_); }
 
   /// Waits until this rank's earlier operations are done, whichever streams they are on.
   void wait_for_turn(std::uint32_t turn) {
     MpiPatience patience(0);  // Each of the earlier operations has its own deadline.
     while (turn_.load(std::memory_order_acquire) != turn) {
       if (patience.pause()) domain_->poll();
-      domain_->throw_if_failed();
+      throw_if_failed();
     }
     domain_->poll();
-    domain_->throw_if_failed();
+    throw_if_failed();
     delay_point();
   }
   void end_turn() noexcept { turn_.fetch_add(1, std::memory_order_acq_rel); }
@@ -125,7 +116,7 @@ public:
       if (left >= 0) domain_->fail_by_return(left);
       if (domain_->failed()) {
         if (completes_soon(request)) return;
-        domain_->throw_if_failed();
+        throw_if_failed();
       }
       if (patience.overdue()) {
         throw DeadlineError(in_words(call) + " was not joined by all ranks within " + std::to_string(options_.deadline_ms) +

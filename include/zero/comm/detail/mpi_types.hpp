@@ -12,6 +12,7 @@
 #include <zero/comm/detail/mpi_domain.hpp>
 #include <zero/comm/operations.hpp>
 #include <zero/core/element.hpp>
+#include <zero/core/error.hpp>
 
 namespace zero::detail {
 
@@ -49,7 +50,7 @@ void mpi_max(void* in, void* in_out, int* count, MPI_Datatype*) {
 template <class Op, Element T>
 class MpiReduction {
 public:
-  explicit MpiReduction(int rank) {
+  explicit MpiReduction(RankName rank) {
     if constexpr (std::is_same_v<Op, Max>) check_mpi(MPI_Op_create(&mpi_max<T>, 1, &op_), "MPI_Op_create", rank);
   }
   MpiReduction(MpiReduction const&) = delete;
@@ -70,7 +71,7 @@ public:
   /// @param bytes       how many, of each of `parts` parts.
   /// @param stride      from one part to the next [bytes].
   /// @param largest     what may be counted in ints.
-  MpiBytes(std::int64_t bytes, std::int64_t parts, std::int64_t stride, std::int64_t largest, int rank) {
+  MpiBytes(std::int64_t bytes, std::int64_t parts, std::int64_t stride, std::int64_t largest, RankName rank) {
     if (stride == bytes && bytes * parts <= largest) {
       count_ = static_cast<int>(bytes);
       return;
