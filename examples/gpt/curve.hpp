@@ -72,7 +72,7 @@ inline std::string curve_csv(std::vector<Curve> const& curves) {
     std::replace(name.begin(), name.end(), ',', ';');
     auto const add = [&](char const* kind, std::vector<CurvePoint> const& points) {
       for (CurvePoint const& point : points) {
-        text += name + "," + kind + "," + std::to_string(point.step) + "," + detail::number_text(point.loss, "%.9g") + "\n";
+        text += name + "," + kind + "," + std::to_string(point.step) + "," + detail::number_text(point.loss, "%.17g") + "\n";
       }
     };
     add("training", curve.training);

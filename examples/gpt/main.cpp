@@ -4,10 +4,14 @@
 
 #include <cstdio>
 #include <exception>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <zero/zero.hpp>
+#if defined(ZERO_HAS_MPI)
+#include <zero/comm/mpi_environment.hpp>
+#endif
 
 #include "gpt/blas.hpp"
 #include "gpt/curve.hpp"
@@ -52,7 +56,7 @@ bool compare(std::vector<gpt::RunResult> const& runs, gpt::Options const& option
   return good;
 }
 
-int run(gpt::Options const& options) {
+int run(gpt::World const& world, gpt::Options const& options, bool reports) {
   gpt::use_one_blas_thread();
   std::vector<std::string> const data = options.data.empty() ? std::vector<std::string>{GPT_DEFAULT_DATA} : options.data;
   gpt::Text const text = gpt::load_text(data, {options.tokens16, options.config.vocabulary, options.config.context});
@@ -66,7 +70,8 @@ int run(gpt::Options const& options) {
   gpt::print_plan(runs);
 
   int stage = options.compare ? 0 : options.stage;
-  for (gpt::RunResult& result : runs) result = gpt::train_stage(stage++, options, text);
+  for (gpt::RunResult& result : runs) result = gpt::train_stage(stage++, world, options, text);
+  if (!reports) return 0;
 
   gpt::print_counted(runs, options);
   gpt::print_outcome(runs, options);
@@ -83,6 +88,20 @@ int run(gpt::Options const& options) {
   return good ? 0 : 1;
 }
 
+#if defined(ZERO_HAS_MPI)
+
+/// One rank of a job. Only rank 0 prints.
+int run_as_process(int count, char** arguments, gpt::Options options) {
+  return zero::run_mpi(count, arguments, [&](zero::MpiCommunicator& communicator) {
+    bool const reports = communicator.rank() == 0;
+    if (!reports && std::freopen("/dev/null", "w", stdout) == nullptr) throw std::runtime_error("cannot open /dev/null");
+    options.ranks = communicator.size();
+    return run({&communicator}, options, reports);
+  });
+}
+
+#endif
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -92,7 +111,10 @@ int main(int count, char** arguments) {
       std::fputs(gpt::help_text().c_str(), stdout);
       return 0;
     }
-    return run(options);
+#if defined(ZERO_HAS_MPI)
+    if (options.communicator == gpt::Transport::mpi) return run_as_process(count, arguments, options);
+#endif
+    return run({}, options, true);
   } catch (gpt::OptionError const& error) {
     std::fprintf(stderr, "gpt: %s\n", error.what());
     return 2;

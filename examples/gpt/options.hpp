@@ -21,9 +21,12 @@ namespace gpt {
 
 enum class Numbers { fp32, bf16 };
 
+enum class Transport { threads, mpi };
+
 struct Options {
   int stage = 3;
   int ranks = 4;
+  Transport communicator = Transport::threads;
   Numbers precision = Numbers::fp32;
   std::int64_t micro_batches = 1;
   std::vector<std::string> data;
@@ -72,6 +75,15 @@ void set_number(T& to, std::string_view name, std::string_view text, double leas
   to = value;
 }
 
+inline void set_communicator(Options& options, std::string_view name, std::string_view text) {
+  if (text != "threads" && text != "mpi")
+    throw OptionError(std::string(name) + ": expected threads or mpi, not '" + std::string(text) + "'");
+#if !defined(ZERO_HAS_MPI)
+  if (text == "mpi") throw OptionError(std::string(name) + ": this program was built without MPI; configure with -DZERO_MPI=ON");
+#endif
+  options.communicator = text == "mpi" ? Transport::mpi : Transport::threads;
+}
+
 struct OptionEntry {
   std::string_view name;
   std::string_view value;  // empty: a switch
@@ -87,6 +99,7 @@ inline std::span<OptionEntry const> option_table() {
       {"--stage", "0|1|2|3", "what is sharded: 0 nothing, 1 optimizer states, 2 also gradients, 3 also parameters",
        [](Options& o, S n, S t) { set_number(o.stage, n, t, 0, 3); }},
       {"--ranks", "N", "ranks, threads of this process", [](Options& o, S n, S t) { set_number(o.ranks, n, t, 1, 1024); }},
+      {"--communicator", "threads|mpi", "what the ranks are; mpi: the processes that mpirun has started", set_communicator},
       {"--precision", "fp32|bf16", "element type of parameters and gradients; masters are fp32",
        [](Options& o, S n, S t) {
          if (t != "fp32" && t != "bf16") throw OptionError(std::string(n) + ": expected fp32 or bf16, not '" + std::string(t) + "'");
@@ -160,6 +173,7 @@ inline Options parse_options(std::span<char const* const> arguments) {
   Options options;
   bool has_vocabulary = false;
   bool has_prompt = false;
+  bool has_ranks = false;
   for (std::size_t i = 0; i < arguments.size();) {
     std::string_view name = arguments[i++];
     std::string_view inline_value;
@@ -185,8 +199,11 @@ inline Options parse_options(std::span<char const* const> arguments) {
     }
     has_vocabulary = has_vocabulary || name == "--vocabulary";
     has_prompt = has_prompt || name == "--prompt";
+    has_ranks = has_ranks || name == "--ranks";
   }
   if (options.help) return options;
+  if (has_ranks && options.communicator == Transport::mpi)
+    throw OptionError("--ranks: with --communicator mpi it is mpirun that says how many");
   if (has_vocabulary && !options.tokens16) throw OptionError("--vocabulary: only with --tokens16; text has 256 different bytes");
   if (options.tokens16 && options.data.empty()) throw OptionError("--tokens16: the files are missing (--data)");
   if (options.tokens16 && has_prompt) throw OptionError("--prompt: not with --tokens16, whose ids are not letters");

@@ -8,8 +8,8 @@
 
 namespace gpt {
 
-RunResult train_stage_bf16(int stage, Options const& options, Text const& text) {
-  return zero::with_stage(stage, [&]<class S>(S) { return train_with_threads<S, zero::Precision<zero::bf16>>(options, text); });
+RunResult train_stage_bf16(int stage, World const& world, Options const& options, Text const& text) {
+  return zero::with_stage(stage, [&]<class S>(S) { return train_with<S, zero::Precision<zero::bf16>>(world, options, text); });
 }
 
 RunResult plan_stage_bf16(int stage, Options const& options) {

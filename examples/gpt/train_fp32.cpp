@@ -8,8 +8,8 @@
 
 namespace gpt {
 
-RunResult train_stage_fp32(int stage, Options const& options, Text const& text) {
-  return zero::with_stage(stage, [&]<class S>(S) { return train_with_threads<S, zero::Precision<float>>(options, text); });
+RunResult train_stage_fp32(int stage, World const& world, Options const& options, Text const& text) {
+  return zero::with_stage(stage, [&]<class S>(S) { return train_with<S, zero::Precision<float>>(world, options, text); });
 }
 
 RunResult plan_stage_fp32(int stage, Options const& options) {

@@ -10,14 +10,14 @@
 
 namespace gpt {
 
-RunResult train_stage_fp32(int stage, Options const& options, Text const& text);
-RunResult train_stage_bf16(int stage, Options const& options, Text const& text);
+RunResult train_stage_fp32(int stage, World const& world, Options const& options, Text const& text);
+RunResult train_stage_bf16(int stage, World const& world, Options const& options, Text const& text);
 RunResult plan_stage_fp32(int stage, Options const& options);
 RunResult plan_stage_bf16(int stage, Options const& options);
 
 /// Trains at that stage.
-inline RunResult train_stage(int stage, Options const& options, Text const& text) {
-  return options.precision == Numbers::bf16 ? train_stage_bf16(stage, options, text) : train_stage_fp32(stage, options, text);
+inline RunResult train_stage(int stage, World const& world, Options const& options, Text const& text) {
+  return options.precision == Numbers::bf16 ? train_stage_bf16(stage, world, options, text) : train_stage_fp32(stage, world, options, text);
 }
 
 /// What the training would need, without it.

@@ -12,6 +12,10 @@
 
 #include <zero/comm/counting.hpp>
 #include <zero/zero.hpp>
+#if defined(ZERO_HAS_MPI)
+#include <zero/comm/mpi.hpp>
+#include <zero/comm/ordered.hpp>
+#endif
 
 #include "gpt/activations.hpp"
 #include "gpt/curve.hpp"
@@ -246,6 +250,40 @@ RunResult train_with_threads(Options const& options, Text const& text) {
     train<Stage, Precision>(layout, group, traffic, {here, here}, memory, options, text, result);
   });
   return result;
+}
+
+#if defined(ZERO_HAS_MPI)
+
+/// Trains with the processes of an MPI job as ranks, of which this one is one. The sums over ranks are those of the threads.
+template <class Stage, class Precision>
+RunResult train_with_mpi(zero::MpiCommunicator& world, Options const& options, Text const& text) {
+  zero::ParameterLayout const layout = make_layout(options.config);
+  RunResult result = planned<Stage, Precision>(options);
+  zero::Traffic traffic;
+  zero::CountingResource memory{zero::host_memory()};
+  zero::Counting group{zero::Ordered{zero::Borrowed{world}, zero::host_memory()}, traffic};
+  auto const here = zero::HostStreamRef::calling_thread();
+  train<Stage, Precision>(layout, group, traffic, {here, here}, memory, options, text, result);
+  return result;
+}
+
+#endif
+
+/// What the ranks are, besides threads of this process.
+struct World {
+#if defined(ZERO_HAS_MPI)
+  zero::MpiCommunicator* mpi = nullptr;
+#endif
+};
+
+/// Trains with the ranks there are. Without threads the result is that of rank 0 on rank 0, and empty elsewhere.
+template <class Stage, class Precision>
+RunResult train_with(World const& world, Options const& options, Text const& text) {
+#if defined(ZERO_HAS_MPI)
+  if (world.mpi != nullptr) return train_with_mpi<Stage, Precision>(*world.mpi, options, text);
+#endif
+  static_cast<void>(world);
+  return train_with_threads<Stage, Precision>(options, text);
 }
 
 }  // namespace gpt
