@@ -30,6 +30,17 @@ TEST_CASE("no_arguments_give_the_defaults") {
   CHECK_FALSE(options.compare);
 }
 
+TEST_CASE("ranks_are_threads_unless_processes_are_asked_for_and_built_in") {
+  CHECK(parse({}).communicator == gpt::Transport::threads);
+  CHECK(parse({"--communicator", "threads"}).communicator == gpt::Transport::threads);
+  CHECK(error_of({"--communicator", "pvm"}) == "--communicator: expected threads or mpi, not 'pvm'");
+#if defined(ZERO_HAS_MPI)
+  CHECK(parse({"--communicator", "mpi"}).communicator == gpt::Transport::mpi);
+#else
+  CHECK(error_of({"--communicator", "mpi"}) == "--communicator: this program was built without MPI; configure with -DZERO_MPI=ON");
+#endif
+}
+
 TEST_CASE("values_follow_their_name_or_an_equals_sign") {
   gpt::Options const options = parse({"--stage",
                                       "1",
