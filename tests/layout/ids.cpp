@@ -3,12 +3,16 @@
 
 #include <doctest/doctest.h>
 
+#include <cstddef>
 #include <iterator>
+#include <ranges>
+#include <span>
 #include <type_traits>
 #include <vector>
 
 namespace {
 
+using zero::IdList;
 using zero::IdRange;
 using zero::ParameterId;
 using zero::SegmentId;
@@ -29,6 +33,17 @@ constexpr std::int32_t digits(IdRange<Id> range) {
 }
 
 static_assert(digits(IdRange<Unit>{4}) == 1234);
+
+constexpr Unit some[] = {Unit{3}, Unit{1}, Unit{2}};
+constexpr IdList<Unit> all(some, 3);
+static_assert(all.size() == 3 && all.front() == Unit{3} && all[1] == Unit{1} && all.end() - all.begin() == 3 && all.data() == some);
+static_assert(all.first(1).size() == 1 && all.first(1)[0] == Unit{3} && all.subspan(1).size() == 2 && all.subspan(1)[0] == Unit{1});
+static_assert(all.subspan(3).empty() && IdList<Unit>().empty() && IdList<Unit>().begin() == IdList<Unit>().end());
+// Whatever takes a span takes a list.
+static_assert(std::ranges::contiguous_range<IdList<Unit>> && std::ranges::sized_range<IdList<Unit>>);
+constexpr std::size_t size_of_span(std::span<Unit const> span) { return span.size(); }
+static_assert(size_of_span(all) == 3);
+
 static_assert(digits(IdRange<Unit>{4}.reversed()) == 4321);
 static_assert(digits(IdRange<Unit>{4}.reversed().reversed()) == 1234);
 static_assert(digits(IdRange<SegmentId>{0}) == 0 && digits(IdRange<SegmentId>{0}.reversed()) == 0);

@@ -23,8 +23,8 @@ using zero::SegmentId;
 using zero::Unit;
 
 template <class Id>
-std::vector<Id> ids(std::span<Id const> span) {
-  return {span.begin(), span.end()};
+std::vector<Id> ids(zero::IdList<Id> list) {
+  return {list.begin(), list.end()};
 }
 
 /// Unit "a": trainable x, frozen f, tied t; unit "b": trainable y; unit "c": nothing but the tie.

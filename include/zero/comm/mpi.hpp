@@ -20,6 +20,7 @@
 #include <zero/comm/detail/mpi_domain.hpp>
 #include <zero/comm/detail/mpi_group.hpp>
 #include <zero/comm/detail/mpi_types.hpp>
+#include <zero/comm/detail/split_order.hpp>
 #include <zero/comm/operations.hpp>
 #include <zero/core/error.hpp>
 #include <zero/core/hash.hpp>
@@ -285,14 +286,8 @@ inline MpiCommunicator MpiCommunicator::split(int color, int key, SourceLocation
                          "; colors are not negative, every rank belongs to one group",
                      where, group_->own_name());
   }
-  std::vector<int> order;  // of this group, in the order of the new one
-  for (int peer = 0; peer < size(); ++peer) {
-    Choice const& choice = choices[static_cast<std::size_t>(peer)];
-    if (choice.color != color) continue;
-    auto place = order.begin();
-    while (place != order.end() && choices[static_cast<std::size_t>(*place)].key <= choice.key) ++place;
-    order.insert(place, peer);
-  }
+  // Of this group, in the order of the new one.
+  auto const order = detail::ranks_of_color(size(), color, [&](int peer) { return choices[static_cast<std::size_t>(peer)]; });
   std::vector<int> members;
   int rank = 0;
   for (int peer : order) {

@@ -32,7 +32,7 @@ namespace detail {
 /// The ranks of one run.
 struct RankLauncher {
   explicit RankLauncher(int ranks) : domain(std::make_shared<FailureDomain>()), failures(static_cast<std::size_t>(ranks)) {
-    std::vector<int> members;
+    PlainArray<int> members;
     for (int rank = 0; rank < ranks; ++rank) members.push_back(rank);
     group = std::make_shared<Rendezvous>(domain, std::move(members));
   }

@@ -10,12 +10,12 @@
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <zero/comm/communicator.hpp>
 #include <zero/comm/detail/alone.hpp>
 #include <zero/comm/detail/arguments.hpp>
 #include <zero/comm/detail/rendezvous.hpp>
+#include <zero/comm/detail/split_order.hpp>
 #include <zero/comm/detail/thread_collectives.hpp>
 #include <zero/comm/operations.hpp>
 #include <zero/core/error.hpp>
@@ -206,20 +206,17 @@ inline ThreadCommunicator ThreadCommunicator::split(int color, int key, SourceLo
   group_->meet(rank_);
 
   int refused = -1;
-  std::vector<int> ranks;  // of this group, in the order of the new one
+  detail::PlainArray<int> ranks;  // of this group, in the order of the new one
   for (int peer = size() - 1; peer >= 0; --peer) {
     if (group_->slot(peer).color < 0) refused = peer;
   }
   std::exception_ptr failure;  // No memory: said after parting, where the peers wait for this rank.
   try {
-    for (int peer = 0; peer < size() && refused < 0; ++peer) {
-      if (group_->slot(peer).color != color) continue;
-      auto place = ranks.begin();
-      while (place != ranks.end() && group_->slot(*place).key <= group_->slot(peer).key) ++place;
-      ranks.insert(place, peer);
+    if (refused < 0) {
+      ranks = detail::ranks_of_color(size(), color, [&](int peer) -> Rendezvous::Slot const& { return group_->slot(peer); });
     }
-    if (refused < 0 && ranks.front() == rank_) {
-      std::vector<int> members;
+    if (refused < 0 && ranks[0] == rank_) {
+      detail::PlainArray<int> members;
       for (int peer : ranks) members.push_back(group_->member(peer));
       own.child = std::make_shared<Rendezvous>(group_->domain(), std::move(members));
     }
@@ -229,7 +226,7 @@ inline ThreadCommunicator ThreadCommunicator::split(int color, int key, SourceLo
   }
   group_->part(rank_);  // All groups are made.
   int const refused_color = refused < 0 ? 0 : group_->slot(refused).color;
-  std::shared_ptr<Rendezvous> child = failure == nullptr && refused < 0 ? group_->slot(ranks.front()).child : nullptr;
+  std::shared_ptr<Rendezvous> child = failure == nullptr && refused < 0 ? group_->slot(ranks[0]).child : nullptr;
   group_->part(rank_);  // All ranks have their group.
   own.child = nullptr;
   group_->end_turn(rank_);

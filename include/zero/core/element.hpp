@@ -94,25 +94,32 @@ struct element_traits;
 
 namespace detail {
 
+[[nodiscard]] constexpr char const* element_name(ElementType type) noexcept {
+  constexpr char const* names[] = {"fp32", "fp64", "bf16", "half", "int8", "uint8", "int32", "uint32", "int64", "uint64"};
+  auto const number = static_cast<unsigned>(type);
+  return number < sizeof(names) / sizeof(names[0]) ? names[number] : "elements";
+}
+
 template <ElementType Type, class Compute>
 struct ElementTraits {
   static constexpr ElementType type = Type;
+  static constexpr char const* name = element_name(Type);
   using compute = Compute;
 };
 
 }  // namespace detail
 
 // clang-format off
-template <> struct element_traits<float> : detail::ElementTraits<ElementType::fp32, float> { static constexpr char const* name = "fp32"; };
-template <> struct element_traits<double> : detail::ElementTraits<ElementType::fp64, double> { static constexpr char const* name = "fp64"; };
-template <> struct element_traits<bf16> : detail::ElementTraits<ElementType::bf16, float> { static constexpr char const* name = "bf16"; };
-template <> struct element_traits<half> : detail::ElementTraits<ElementType::half, float> { static constexpr char const* name = "half"; };
-template <> struct element_traits<std::int8_t> : detail::ElementTraits<ElementType::int8, std::int8_t> { static constexpr char const* name = "int8"; };
-template <> struct element_traits<std::uint8_t> : detail::ElementTraits<ElementType::uint8, std::uint8_t> { static constexpr char const* name = "uint8"; };
-template <> struct element_traits<std::int32_t> : detail::ElementTraits<ElementType::int32, std::int32_t> { static constexpr char const* name = "int32"; };
-template <> struct element_traits<std::uint32_t> : detail::ElementTraits<ElementType::uint32, std::uint32_t> { static constexpr char const* name = "uint32"; };
-template <> struct element_traits<std::int64_t> : detail::ElementTraits<ElementType::int64, std::int64_t> { static constexpr char const* name = "int64"; };
-template <> struct element_traits<std::uint64_t> : detail::ElementTraits<ElementType::uint64, std::uint64_t> { static constexpr char const* name = "uint64"; };
+template <> struct element_traits<float> : detail::ElementTraits<ElementType::fp32, float> {};
+template <> struct element_traits<double> : detail::ElementTraits<ElementType::fp64, double> {};
+template <> struct element_traits<bf16> : detail::ElementTraits<ElementType::bf16, float> {};
+template <> struct element_traits<half> : detail::ElementTraits<ElementType::half, float> {};
+template <> struct element_traits<std::int8_t> : detail::ElementTraits<ElementType::int8, std::int8_t> {};
+template <> struct element_traits<std::uint8_t> : detail::ElementTraits<ElementType::uint8, std::uint8_t> {};
+template <> struct element_traits<std::int32_t> : detail::ElementTraits<ElementType::int32, std::int32_t> {};
+template <> struct element_traits<std::uint32_t> : detail::ElementTraits<ElementType::uint32, std::uint32_t> {};
+template <> struct element_traits<std::int64_t> : detail::ElementTraits<ElementType::int64, std::int64_t> {};
+template <> struct element_traits<std::uint64_t> : detail::ElementTraits<ElementType::uint64, std::uint64_t> {};
 // clang-format on
 
 /// A type that collectives can move and add: trivially copyable, with `element_traits`.

@@ -19,6 +19,7 @@
 
 #include <zero/core/error.hpp>
 #include <zero/core/hash.hpp>
+#include <zero/core/plain_array.hpp>
 #include <zero/device/wait_id.hpp>
 
 namespace zero {
@@ -169,7 +170,7 @@ public:
   explicit HostStreamCore(HostStreamOptions const& options) : options_(options) {
     if (!options.worker) return;
     capacity_ = std::bit_ceil(static_cast<std::uint64_t>(options.capacity));
-    slots_ = std::make_unique<Slot[]>(static_cast<std::size_t>(capacity_));
+    slots_ = FixedArray<Slot>(static_cast<std::size_t>(capacity_));
     worker_ = std::thread([this] { work(); });
   }
 
@@ -304,7 +305,7 @@ private:
 
   HostStreamOptions options_;
   std::uint64_t capacity_ = 1;
-  std::unique_ptr<Slot[]> slots_;
+  FixedArray<Slot> slots_;
   std::exception_ptr cause_;  // Written once by the worker, before failed_ticket_.
   std::atomic<std::uint64_t> failed_ticket_ = no_ticket;
   std::atomic<std::uint64_t> delays_ = 0;

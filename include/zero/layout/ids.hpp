@@ -41,6 +41,35 @@ template <LayoutId Id>
 
 }  // namespace detail
 
+/// Ids that lie one after the other in memory that is somebody else's: a `std::span<Id const>`, to which it converts, that costs programs less to
+/// compile.
+template <LayoutId Id>
+class IdList {
+public:
+  using value_type = Id;
+
+  constexpr IdList() noexcept = default;
+  constexpr IdList(Id const* data, std::size_t size) noexcept : data_(data), size_(size) {}
+
+  [[nodiscard]] constexpr Id const* data() const noexcept { return data_; }
+  [[nodiscard]] constexpr Id const* begin() const noexcept { return data_; }
+  [[nodiscard]] constexpr Id const* end() const noexcept { return data_ + size_; }
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }
+
+  /// @name Unchecked, as those of `std::span`
+  /// @{
+  [[nodiscard]] constexpr Id operator[](std::size_t position) const noexcept { return data_[position]; }
+  [[nodiscard]] constexpr Id front() const noexcept { return data_[0]; }
+  [[nodiscard]] constexpr IdList first(std::size_t count) const noexcept { return {data_, count}; }
+  [[nodiscard]] constexpr IdList subspan(std::size_t begin) const noexcept { return {data_ + begin, size_ - begin}; }
+  /// @}
+
+private:
+  Id const* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
 /// The ids 0, 1, ..., n - 1, or the same backwards: `for (Unit unit : layout.units().reversed())`. A value: it refers to nothing and stays
 /// what it was when the layout grows.
 template <LayoutId Id>

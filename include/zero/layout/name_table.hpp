@@ -5,99 +5,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
 #include <zero/core/config.hpp>
 #include <zero/core/hash.hpp>
+#include <zero/core/plain_array.hpp>
 
 namespace zero::detail {
-
-/// Makes room for `more` further elements with geometric growth, so that the insertions which follow cannot fail.
-template <class Container>
-constexpr void reserve_more(Container& container, std::size_t more) {
-  std::size_t const needed = container.size() + more;
-  if (needed > container.capacity()) {
-    container.reserve(needed > 2 * container.capacity() ? needed : 2 * container.capacity());
-  }
-}
-
-/// A `std::vector` for plain values with the few members that names need. In constant expressions, where compilers limit the number of steps (a
-/// million in clang), appending a character costs a tenth of what it costs in a `std::vector`.
-template <class T>
-class PlainArray {
-public:
-  constexpr PlainArray() noexcept = default;
-  constexpr PlainArray(std::size_t size, T value) : data_(new T[size]{}), size_(size), capacity_(size) {
-    for (std::size_t i = 0; i < size; ++i) {
-      data_[i] = value;
-    }
-  }
-  constexpr PlainArray(PlainArray const& other) {
-    reserve(other.size_);
-    append(other.data_, other.size_);
-  }
-  constexpr PlainArray(PlainArray&& other) noexcept { swap(other); }
-  constexpr PlainArray& operator=(PlainArray other) noexcept {
-    swap(other);
-    return *this;
-  }
-  constexpr ~PlainArray() { delete[] data_; }
-
-  [[nodiscard]] constexpr T* data() noexcept { return data_; }
-  [[nodiscard]] constexpr T const* data() const noexcept { return data_; }
-  [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] constexpr std::size_t capacity() const noexcept { return capacity_; }
-
-  constexpr void reserve(std::size_t capacity) {
-    if (capacity > capacity_) {
-      T* const data = new T[capacity]{};
-      copy(data, data_, size_);
-      delete[] data_;
-      data_ = data;
-      capacity_ = capacity;
-    }
-  }
-
-  /// Appends values, which may lie in this array. Strong guarantee; cannot fail where the capacity suffices.
-  constexpr void append(T const* values, std::size_t count) {
-    if (size_ + count <= capacity_) {
-      copy(data_ + size_, values, count);
-    } else {
-      PlainArray grown;
-      grown.reserve(size_ + count > 2 * capacity_ ? size_ + count : 2 * capacity_);
-      copy(grown.data_, data_, size_);
-      copy(grown.data_ + size_, values, count);
-      grown.size_ = size_;
-      swap(grown);
-    }
-    size_ += count;
-  }
-
-private:
-  static_assert(std::is_trivially_copyable_v<T>);
-
-  static constexpr void copy(T* to, T const* from, std::size_t count) noexcept {
-    if (std::is_constant_evaluated()) {
-      for (std::size_t i = 0; i < count; ++i) {
-        to[i] = from[i];
-      }
-    } else if (count != 0) {  // a loop here, unrolled at -O3, makes g++ 12 warn of writes that cannot happen
-      std::memcpy(to, from, count * sizeof(T));
-    }
-  }
-  constexpr void swap(PlainArray& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
-    std::swap(capacity_, other.capacity_);
-  }
-
-  T* data_ = nullptr;
-  std::size_t size_ = 0;
-  std::size_t capacity_ = 0;
-};
 
 /// Names in the order of their addition; found through open addressing over a power of two of slots. Their text is one array of characters:
 /// `std::string` members do not work in constant expressions with every compiler.
@@ -110,7 +25,7 @@ class NameTable {
     }
     std::size_t const mask = slots_.size() - 1;
     for (std::size_t slot = static_cast<std::size_t>(hash) & mask;; slot = (slot + 1) & mask) {
-      std::int32_t const index = slots_.data()[slot];
+      std::int32_t const index = slots_[slot];
       if (index == none || (this->hash(index) == hash && matches((*this)[index]))) {
         return index;
       }
@@ -124,12 +39,12 @@ public:
 
   /// Valid until the next `add`.
   [[nodiscard]] constexpr std::string_view operator[](std::int32_t index) const noexcept {
-    Entry const& entry = entries_.data()[index];
+    Entry const& entry = entries_[static_cast<std::size_t>(index)];
     return {characters_.data() + entry.begin, entry.size};
   }
 
   /// Hash of a name's characters (FNV-1a, then mixed).
-  [[nodiscard]] constexpr std::uint64_t hash(std::int32_t index) const noexcept { return entries_.data()[index].hash; }
+  [[nodiscard]] constexpr std::uint64_t hash(std::int32_t index) const noexcept { return entries_[static_cast<std::size_t>(index)].hash; }
 
   /// The number of a name, `none` if it was not added.
   [[nodiscard]] constexpr std::int32_t find(std::string_view name) const noexcept {
@@ -146,14 +61,14 @@ public:
 
   /// Adds a name that is not in the table yet; it may be a part of one that is. Strong guarantee.
   constexpr std::int32_t add(std::string_view name) {
-    reserve_more(entries_, 1);
+    entries_.reserve_more(1);
     if (2 * (entries_.size() + 1) > slots_.size()) {
       grow_slots();
     }
     std::int32_t const index = size();
     Entry const entry{mixed_bits(absorb(fnv_offset, name)), characters_.size(), name.size()};  // `name` may end with the next line
     characters_.append(name.data(), name.size());                                              // the last that can fail
-    entries_.append(&entry, 1);
+    entries_.push_back(entry);
     take_slot(slots_, entry.hash, index);
     return index;
   }
@@ -178,10 +93,10 @@ private:
   static constexpr void take_slot(PlainArray<std::int32_t>& slots, std::uint64_t hash, std::int32_t index) noexcept {
     std::size_t const mask = slots.size() - 1;
     std::size_t slot = static_cast<std::size_t>(hash) & mask;
-    while (slots.data()[slot] != none) {
+    while (slots[slot] != none) {
       slot = (slot + 1) & mask;
     }
-    slots.data()[slot] = index;
+    slots[slot] = index;
   }
 
   constexpr void grow_slots() {

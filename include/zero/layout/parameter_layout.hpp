@@ -5,14 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <zero/core/config.hpp>
 #include <zero/core/error.hpp>
 #include <zero/core/hash.hpp>
+#include <zero/core/plain_array.hpp>
 #include <zero/layout/ids.hpp>
 #include <zero/layout/name_table.hpp>
 #include <zero/layout/shape.hpp>
@@ -52,9 +51,9 @@ public:
     if (unit_names_.find(name) != detail::NameTable::none) {
       throw_unit_name_taken(name, where);
     }
-    detail::reserve_more(units_, 1);
+    units_.reserve_more(1);
     Unit const unit = static_cast<Unit>(unit_names_.add(name));
-    units_.emplace_back();
+    units_.push_back({});
     return unit;
   }
 
@@ -81,11 +80,11 @@ public:
       throw_too_many_elements(unit, name, shape, where);
     }
     UnitEntry& entry = units_[detail::at(unit)];
-    detail::reserve_more(parameters_, 1);
-    detail::reserve_more(entry.used, 1);
+    parameters_.reserve_more(1);
+    entry.used.reserve_more(1);
     ParameterId const id = static_cast<ParameterId>(names_.add(name));  // the last that can fail
     parameters_.push_back(ParameterEntry{Parameter{unit, shape, options.trainable, elements}, {}});
-    entry.used.insert(entry.used.begin() + static_cast<std::ptrdiff_t>(entry.own), id);
+    entry.used.insert(entry.own, id);
     ++entry.own;
     elements_ += elements;
     trainable_elements_ += options.trainable ? elements : 0;
@@ -102,8 +101,8 @@ public:
     }
     ParameterEntry& entry = parameters_[detail::at(parameter)];
     UnitEntry& unit = units_[detail::at(user)];
-    detail::reserve_more(entry.users, 2);
-    detail::reserve_more(unit.used, 1);
+    entry.users.reserve_more(2);
+    unit.used.reserve_more(1);
     if (entry.users.empty()) {
       entry.users.push_back(entry.parameter.unit);
     }
@@ -121,24 +120,25 @@ public:
 
   /// What a unit uses: its own parameters in the order of their addition, then the tied ones in the order of `tie`. The order in which a view of
   /// the unit is indexed. @throws LayoutError if the unit is unknown
-  [[nodiscard]] constexpr std::span<ParameterId const> parameters(Unit unit, SourceLocation where = SourceLocation::current()) const {
+  [[nodiscard]] constexpr IdList<ParameterId> parameters(Unit unit, SourceLocation where = SourceLocation::current()) const {
     check(unit, where);
-    return units_[detail::at(unit)].used;
+    UnitEntry const& entry = units_[detail::at(unit)];
+    return {entry.used.data(), entry.used.size()};
   }
 
   /// The parameters a unit owns, in the order of their addition. @throws LayoutError if the unit is unknown
-  [[nodiscard]] constexpr std::span<ParameterId const> own_parameters(Unit unit, SourceLocation where = SourceLocation::current()) const {
+  [[nodiscard]] constexpr IdList<ParameterId> own_parameters(Unit unit, SourceLocation where = SourceLocation::current()) const {
     return parameters(unit, where).first(units_[detail::at(unit)].own);
   }
 
   /// The units that use a parameter: the owner, then the tied ones in the order of `tie`. @throws LayoutError if the parameter is unknown
-  [[nodiscard]] constexpr std::span<Unit const> users(ParameterId parameter, SourceLocation where = SourceLocation::current()) const {
+  [[nodiscard]] constexpr IdList<Unit> users(ParameterId parameter, SourceLocation where = SourceLocation::current()) const {
     check(parameter, where);
     ParameterEntry const& entry = parameters_[detail::at(parameter)];
     if (entry.users.empty()) {
       return {&entry.parameter.unit, 1};
     }
-    return entry.users;
+    return {entry.users.data(), entry.users.size()};
   }
 
   /// Whether more than one unit uses a parameter. @throws LayoutError if the parameter is unknown
@@ -212,7 +212,7 @@ public:
   /// The position of a parameter in `parameters(unit)`, -1 if the unit does not use it. Constant time where a unit's own parameters were added
   /// one after the other. @throws LayoutError if the unit is unknown
   [[nodiscard]] constexpr std::int32_t position(Unit unit, ParameterId parameter, SourceLocation where = SourceLocation::current()) const {
-    std::span<ParameterId const> const used = parameters(unit, where);
+    IdList<ParameterId> const used = parameters(unit, where);
     if (used.empty()) {
       return -1;
     }
@@ -261,12 +261,12 @@ public:
 
 private:
   struct UnitEntry {
-    std::vector<ParameterId> used;  // own parameters, then tied ones
+    detail::PlainArray<ParameterId> used;  // own parameters, then tied ones
     std::size_t own = 0;
   };
   struct ParameterEntry {
     Parameter parameter;
-    std::vector<Unit> users;  // owner first; empty where nothing is tied
+    detail::PlainArray<Unit> users;  // owner first; empty where nothing is tied
   };
 
   [[nodiscard]] constexpr bool uses(Unit unit, ParameterId parameter) const { return position(unit, parameter) >= 0; }
@@ -332,8 +332,8 @@ private:
 
   detail::NameTable unit_names_;
   detail::NameTable names_;
-  std::vector<UnitEntry> units_;
-  std::vector<ParameterEntry> parameters_;
+  detail::PlainArray<UnitEntry> units_;
+  detail::PlainArray<ParameterEntry> parameters_;
   std::int64_t elements_ = 0;
   std::int64_t trainable_elements_ = 0;
 };

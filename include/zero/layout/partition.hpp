@@ -6,10 +6,8 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <zero/core/config.hpp>
 #include <zero/core/error.hpp>
@@ -44,7 +42,7 @@ public:
     check_count("number of ranks", ranks, where);
     check_count("shard alignment", options.shard_alignment, where);
     check_count("parameter alignment", options.parameter_alignment, where);
-    places_.resize(static_cast<std::size_t>(layout_.parameter_count()));
+    places_.assign(static_cast<std::size_t>(layout_.parameter_count()), {});
     members_.reserve(places_.size());
     for (Unit const unit : layout_.units()) {
       add_segment(unit, true, where);
@@ -68,10 +66,10 @@ public:
 
   /// The segments a unit uses: its own in order, then those of parameters tied to it in the order of `tie`.
   /// @throws LayoutError if the unit is unknown
-  [[nodiscard]] constexpr std::span<SegmentId const> segments(Unit unit, SourceLocation where = SourceLocation::current()) const {
+  [[nodiscard]] constexpr IdList<SegmentId> segments(Unit unit, SourceLocation where = SourceLocation::current()) const {
     static_cast<void>(layout_.name(unit, where));
     std::size_t const first = used_begin_[detail::at(unit)];
-    return std::span<SegmentId const>{used_}.subspan(first, used_begin_[detail::at(unit) + 1] - first);
+    return {used_.data() + first, used_begin_[detail::at(unit) + 1] - first};
   }
 
   /// The numbers of one segment. @throws LayoutError if it is unknown
@@ -80,12 +78,12 @@ public:
   }
 
   /// The parameters in a segment, in the order of their offsets. @throws LayoutError if it is unknown
-  [[nodiscard]] constexpr std::span<ParameterId const> parameters(SegmentId id, SourceLocation where = SourceLocation::current()) const {
+  [[nodiscard]] constexpr IdList<ParameterId> parameters(SegmentId id, SourceLocation where = SourceLocation::current()) const {
     return members(entry(id, where));
   }
 
   /// The units that use a segment, the owner first. @throws LayoutError if it is unknown
-  [[nodiscard]] constexpr std::span<Unit const> users(SegmentId id, SourceLocation where = SourceLocation::current()) const {
+  [[nodiscard]] constexpr IdList<Unit> users(SegmentId id, SourceLocation where = SourceLocation::current()) const {
     return layout_.users(parameters(id, where).front());
   }
 
@@ -299,8 +297,8 @@ private:
     static_cast<void>(layout_.parameter(parameter, where));
     return places_[detail::at(parameter)];
   }
-  [[nodiscard]] constexpr std::span<ParameterId const> members(Entry const& of) const noexcept {
-    return std::span<ParameterId const>{members_}.subspan(of.begin, of.end - of.begin);
+  [[nodiscard]] constexpr IdList<ParameterId> members(Entry const& of) const noexcept {
+    return {members_.data() + of.begin, of.end - of.begin};
   }
 
   /// The position in members_ of the last parameter of a segment whose offset is at most `element`. The first one's offset is 0. Of parameters
@@ -387,11 +385,11 @@ private:
   ParameterLayout layout_;
   int ranks_;
   PartitionOptions options_;
-  std::vector<Entry> entries_;
-  std::vector<ParameterId> members_;  // by segment
-  std::vector<Place> places_;         // by parameter
-  std::vector<SegmentId> used_;       // by unit
-  std::vector<std::size_t> used_begin_;
+  detail::PlainArray<Entry> entries_;
+  detail::PlainArray<ParameterId> members_;  // by segment
+  detail::PlainArray<Place> places_;         // by parameter
+  detail::PlainArray<SegmentId> used_;       // by unit
+  detail::PlainArray<std::size_t> used_begin_;
   std::int64_t shard_elements_ = 0;
   std::int64_t trainable_shard_elements_ = 0;
 };

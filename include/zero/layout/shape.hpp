@@ -28,18 +28,11 @@ public:
 
   /// @throws LayoutError for more than `max_axes` extents. What the extents are is checked by `elements()` and by `ParameterLayout::add`.
   constexpr Shape(std::initializer_list<std::int64_t> extents, SourceLocation where = SourceLocation::current())
-      : Shape(std::span<std::int64_t const>{extents.begin(), extents.size()}, where) {}
+      : Shape(extents.begin(), extents.size(), where) {}
 
   /// The same from extents known at run time. @throws LayoutError for more than `max_axes` extents.
-  constexpr explicit Shape(std::span<std::int64_t const> extents, SourceLocation where = SourceLocation::current()) {
-    if (extents.size() > static_cast<std::size_t>(max_axes)) {
-      throw_too_many_axes(extents.size(), where);
-    }
-    axes_ = static_cast<int>(extents.size());
-    for (int axis = 0; axis < axes_; ++axis) {
-      extents_[axis] = extents[static_cast<std::size_t>(axis)];
-    }
-  }
+  constexpr explicit Shape(std::span<std::int64_t const> extents, SourceLocation where = SourceLocation::current())
+      : Shape(extents.data(), extents.size(), where) {}
 
   /// The number of axes; 0 for a scalar.
   [[nodiscard]] constexpr int axes() const noexcept { return axes_; }
@@ -108,6 +101,16 @@ public:
   }
 
 private:
+  constexpr Shape(std::int64_t const* extents, std::size_t axes, SourceLocation where) {
+    if (axes > static_cast<std::size_t>(max_axes)) {
+      throw_too_many_axes(axes, where);
+    }
+    axes_ = static_cast<int>(axes);
+    for (int axis = 0; axis < axes_; ++axis) {
+      extents_[axis] = extents[axis];
+    }
+  }
+
   [[noreturn]] static void throw_too_many_axes(std::size_t axes, SourceLocation where) {
     throw LayoutError(std::string("a shape of ") + std::to_string(axes) + " axes: at most " + std::to_string(max_axes) + " are supported",
                       where);

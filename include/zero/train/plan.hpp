@@ -6,10 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include <zero/comm/operations.hpp>
 #include <zero/core/error.hpp>
+#include <zero/core/plain_array.hpp>
 #include <zero/device/memory.hpp>
 #include <zero/layout/partition.hpp>
 #include <zero/tensor/conversion.hpp>
@@ -107,7 +107,7 @@ private:
   };
   static constexpr bool gathers = Conversion<typename S::parameters, Replicated>::communicates;
 
-  [[nodiscard]] constexpr Slots& slots(SegmentId id) { return slots_[static_cast<std::size_t>(to_index(id))]; }
+  [[nodiscard]] constexpr Slots& slots(SegmentId id) { return slots_[at(id)]; }
 
   /// From the second on, passes of one kind do the same.
   template <class Pass>
@@ -210,7 +210,7 @@ private:
   Schedule schedule_;
   ResidencyRule weights_;
   UseTracker gradient_uses_;
-  std::vector<Slots> slots_;
+  PlainArray<Slots> slots_;
   PoolShape gathered_;
   PoolShape scratch_;
   int in_flight_ = PoolShape::none;

@@ -122,8 +122,7 @@ public:
     for (SegmentId segment : partition().segments()) {
       for_held(segment, [&]<class T>(ParameterId id, T* to, std::int64_t first, std::int64_t count) {
         std::uint64_t const key = initial_key(seed, Hasher{}.add(layout().name(id)).value());
-        Device::for_each(engine_.streams().compute(), count,
-                         detail::WriteInitial<T, master>{to, values[static_cast<std::size_t>(to_index(id))], key, first});
+        Device::for_each(engine_.streams().compute(), count, detail::WriteInitial<T, master>{to, values[detail::at(id)], key, first});
       });
     }
   }

@@ -73,9 +73,7 @@ public:
   /// The number of parameters.
   [[nodiscard]] constexpr std::int32_t size() const noexcept { return size_; }
   /// Their ids, in the order of this view.
-  [[nodiscard]] constexpr std::span<ParameterId const> ids() const {
-    return size_ == 0 ? std::span<ParameterId const>{} : layout_->parameters(unit_);
-  }
+  [[nodiscard]] constexpr IdList<ParameterId> ids() const { return size_ == 0 ? IdList<ParameterId>{} : layout_->parameters(unit_); }
 
   /// The i-th parameter of the unit; also by an `enum class` whose values follow the order of declaration.
   /// @throws LayoutError naming the unit if it has no such parameter; UsageError if the view is empty.

@@ -9,9 +9,9 @@
 #include <exception>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <zero/core/error.hpp>
+#include <zero/core/plain_array.hpp>
 
 namespace zero::detail {
 
@@ -54,16 +54,16 @@ private:
   }
 }
 
-/// True for a `MismatchError`.
-[[nodiscard]] inline bool is_mismatch(std::exception_ptr const& cause) noexcept {
-  if (cause == nullptr) return false;
+/// True for an error of that type.
+template <class E>
+[[nodiscard]] bool is_a(std::exception_ptr const& cause) noexcept {
   try {
-    std::rethrow_exception(cause);
-  } catch (MismatchError const&) {
+    if (cause != nullptr) std::rethrow_exception(cause);
+  } catch (E const&) {
     return true;
   } catch (...) {
-    return false;
   }
+  return false;
 }
 
 /// Something in which ranks wait and which can be told that it will never complete.
@@ -75,6 +75,10 @@ public:
 
 protected:
   ~Breakable() = default;
+
+private:
+  friend class FailureDomain;
+  Breakable* next_ = nullptr;  // in the domain's list
 };
 
 /// All groups split from one first group. Ranks are numbered here as they are there.
@@ -96,15 +100,17 @@ public:
   };
 
   /// Registers a group. A domain that has failed already breaks it at once.
-  void add(Breakable& group) {
+  void add(Breakable& group) noexcept {
     LockGuard const guard(lock_);
-    groups_.push_back(&group);
+    group.next_ = std::exchange(groups_, &group);
     if (failed_) group.break_waits();
   }
 
   void remove(Breakable& group) noexcept {
     LockGuard const guard(lock_);
-    std::erase(groups_, &group);
+    Breakable** link = &groups_;
+    while (*link != &group) link = &(*link)->next_;
+    *link = group.next_;
   }
 
   /// Keeps the first cause and wakes all ranks of all groups. Never blocks for long, never throws.
@@ -138,7 +144,7 @@ public:
 
   /// Throws the cause as a rank of one of the groups sees it, if there is one.
   /// @param members the ranks of that group.
-  void throw_if_failed(std::vector<int> const& members, int rank) {
+  void throw_if_failed(PlainArray<int> const& members, int rank) {
     RankName const own(rank, members[static_cast<std::size_t>(rank)]);
     std::exception_ptr exception;
     RankName peer;
@@ -188,9 +194,8 @@ public:
     {
       LockGuard const guard(lock_);
       if (failed_) return;
-      for (Breakable* group : groups_) {
+      for (Breakable* group = groups_; group != nullptr && text.empty(); group = group->next_) {
         text = group->overdue(now_ms, deadline_ms);
-        if (!text.empty()) break;
       }
     }
     if (text.empty()) return;
@@ -208,7 +213,7 @@ private:
   static Cause cause_of(int rank, std::exception_ptr exception) noexcept {
     Cause cause;
     cause.rank = rank;
-    if (is_mismatch(exception)) cause.kind = Cause::Kind::mismatch;
+    if (is_a<MismatchError>(exception)) cause.kind = Cause::Kind::mismatch;
     try {
       cause.text = text_of(exception);
     } catch (...) {  // No memory for the text: the failure itself still counts.
@@ -221,7 +226,7 @@ private:
     failed_ = true;
     cause_ = std::move(cause);
     reason_follows_.store(reason_follows, std::memory_order_relaxed);
-    for (Breakable* group : groups_) group->break_waits();
+    for (Breakable* group = groups_; group != nullptr; group = group->next_) group->break_waits();
   }
 
   void end_wait_for_reason() noexcept {
@@ -230,7 +235,7 @@ private:
   }
 
   SpinLock lock_;
-  std::vector<Breakable*> groups_;
+  Breakable* groups_ = nullptr;  // the latest first
   bool failed_ = false;
   Cause cause_;
   std::atomic<bool> reason_follows_ = false;

@@ -30,11 +30,6 @@ struct Fingerprint {
   friend constexpr bool operator==(Fingerprint const&, Fingerprint const&) = default;
 };
 
-[[nodiscard]] constexpr char const* element_name(std::int32_t type) noexcept {
-  constexpr char const* names[] = {"fp32", "fp64", "bf16", "half", "int8", "uint8", "int32", "uint32", "int64", "uint64"};
-  return type >= 0 && type < 10 ? names[type] : "elements";
-}
-
 template <class Operation>
 [[nodiscard]] constexpr Fingerprint fingerprint(Operation const& operation) noexcept {
   Fingerprint result;
@@ -61,7 +56,7 @@ template <class Operation>
   std::string words = name(call.kind);
   if (call.reduction != 0) words += call.reduction == Max::id ? " (max)" : " (sum)";
   if (call.element >= 0) {
-    words += " of " + std::to_string(call.count) + " " + element_name(call.element);
+    words += " of " + std::to_string(call.count) + " " + element_name(static_cast<ElementType>(call.element));
     if (call.kind == OperationKind::all_gather || call.kind == OperationKind::reduce_scatter) words += " per rank";
     if (call.kind == OperationKind::all_to_all) words += " per pair";
   }

@@ -70,7 +70,8 @@ public:
   /// calls again; until then peers wait, for 0.3 s, so that they can say it.
   void fail(std::exception_ptr cause, bool reason_follows = false) noexcept {
     MpiNotice notice;
-    notice.kind = is_mismatch(cause) ? MpiNotice::mismatch : is_deadline(cause) ? MpiNotice::deadline : MpiNotice::failure;
+    if (is_a<MismatchError>(cause)) notice.kind = MpiNotice::mismatch;
+    if (is_a<DeadlineError>(cause)) notice.kind = MpiNotice::deadline;
     notice.rank = rank_;
     notice.reason_follows = reason_follows ? 1 : 0;
     try {
@@ -205,17 +206,6 @@ private:
     std::vector<MPI_Request> requests;
     std::size_t used = 0;
   };
-
-  static bool is_deadline(std::exception_ptr const& cause) noexcept {
-    if (cause == nullptr) return false;
-    try {
-      std::rethrow_exception(cause);
-    } catch (DeadlineError const&) {
-      return true;
-    } catch (...) {
-      return false;
-    }
-  }
 
   static void set_text(MpiNotice& notice, std::string const& text) noexcept {
     std::size_t const length = text.size() < sizeof notice.text - 1 ? text.size() : sizeof notice.text - 1;

@@ -12,18 +12,6 @@
 
 namespace zero::detail {
 
-/// True for an error of that type.
-template <class E>
-[[nodiscard]] bool is_a(std::exception_ptr const& cause) noexcept {
-  try {
-    if (cause != nullptr) std::rethrow_exception(cause);
-  } catch (E const&) {
-    return true;
-  } catch (...) {
-  }
-  return false;
-}
-
 /// Keeps the first cause, and says it as each rank sees it. Any thread may call.
 class NcclDomain {
 public:

@@ -10,12 +10,12 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <zero/comm/detail/failure_domain.hpp>
 #include <zero/comm/detail/fingerprint.hpp>
 #include <zero/core/error.hpp>
 #include <zero/core/hash.hpp>
+#include <zero/core/plain_array.hpp>
 #include <zero/device/host_stream.hpp>
 #include <zero/device/host_stream_core.hpp>
 
@@ -36,19 +36,19 @@ public:
     void* receive = nullptr;
     int color = 0;
     int key = 0;
-    std::shared_ptr<Rendezvous> child;      ///< Of a split: made by the lowest rank of each color.
-    std::unique_ptr<std::byte[]> operands;  ///< Scratch of a reduction: room for N pointers to elements.
-    std::string mismatch;                   ///< This rank's own mismatch, protected by the domain's lock.
-    std::atomic<std::uint32_t> met = 0;     ///< The generation this rank has arrived at last, for the watchdog.
+    std::shared_ptr<Rendezvous> child;   ///< Of a split: made by the lowest rank of each color.
+    FixedArray<std::byte> operands;      ///< Scratch of a reduction: room for N pointers to elements.
+    std::string mismatch;                ///< This rank's own mismatch, protected by the domain's lock.
+    std::atomic<std::uint32_t> met = 0;  ///< The generation this rank has arrived at last, for the watchdog.
     alignas(64) std::atomic<std::int64_t> copied_bytes = 0;
     std::atomic<std::uint32_t> turns = 0;  ///< Twice the operations done, modulo 2^32; the lowest bit says broken.
     std::atomic<std::uint32_t> last_turn = no_turn;
   };
 
   /// @param members the ranks of this group, as numbered in the first group of the domain.
-  Rendezvous(std::shared_ptr<FailureDomain> domain, std::vector<int> members)
-      : domain_(std::move(domain)), members_(std::move(members)), slots_(std::make_unique<Slot[]>(members_.size())) {
-    for (int rank = 0; rank < size(); ++rank) slot(rank).operands = std::make_unique<std::byte[]>(members_.size() * sizeof(void*));
+  Rendezvous(std::shared_ptr<FailureDomain> domain, PlainArray<int> members)
+      : domain_(std::move(domain)), members_(std::move(members)), slots_(members_.size()) {
+    for (int rank = 0; rank < size(); ++rank) slot(rank).operands = FixedArray<std::byte>(members_.size() * sizeof(void*));
     domain_->add(*this);
   }
 
@@ -236,8 +236,8 @@ private:
 
   std::shared_ptr<FailureDomain> domain_;
   std::uint32_t domain_number_ = static_cast<std::uint32_t>(mixed_bits(reinterpret_cast<std::uintptr_t>(domain_.get())) >> 40);
-  std::vector<int> members_;
-  std::unique_ptr<Slot[]> slots_;
+  PlainArray<int> members_;
+  FixedArray<Slot> slots_;
   int left_ = -1;                                         // Protected by the domain's lock, as are the next two.
   std::uint32_t watched_generation_ = ~std::uint32_t{0};  // No generation: the first look only starts the clock.
   std::int64_t watched_since_ms_ = 0;

@@ -23,14 +23,23 @@
 #endif
 #endif
 
-#if ZERO_DETAIL_STREAMING_STORES
-#include <emmintrin.h>
-#endif
-
 namespace zero::detail {
 
 /// Results from this size on do not stay in a core's share of the caches anyway.
 inline constexpr std::int64_t streaming_bytes = std::int64_t{8} << 20;
+
+#if ZERO_DETAIL_STREAMING_STORES
+// The compilers' own names: <emmintrin.h> takes long to compile.
+using StreamedWords = long long __attribute__((vector_size(16)));
+
+inline void streaming_store(StreamedWords* to, StreamedWords words) noexcept {
+#if defined(__clang__)
+  __builtin_nontemporal_store(words, to);
+#else
+  __builtin_ia32_movntdq(to, words);
+#endif
+}
+#endif
 
 /// memcpy whose stores do not first read the lines they overwrite, which saves a third of the traffic. What it wrote becomes visible to
 /// other threads with `end_streaming_copies`, and what synchronises after it.
@@ -45,14 +54,10 @@ inline void streaming_copy(void* to, void const* from, std::int64_t bytes) noexc
   source += head;
   bytes -= head;
   for (; bytes >= 64; bytes -= 64, target += 64, source += 64) {
-    __m128i const a = _mm_loadu_si128(reinterpret_cast<__m128i const*>(source));
-    __m128i const b = _mm_loadu_si128(reinterpret_cast<__m128i const*>(source + 16));
-    __m128i const c = _mm_loadu_si128(reinterpret_cast<__m128i const*>(source + 32));
-    __m128i const d = _mm_loadu_si128(reinterpret_cast<__m128i const*>(source + 48));
-    _mm_stream_si128(reinterpret_cast<__m128i*>(target), a);
-    _mm_stream_si128(reinterpret_cast<__m128i*>(target + 16), b);
-    _mm_stream_si128(reinterpret_cast<__m128i*>(target + 32), c);
-    _mm_stream_si128(reinterpret_cast<__m128i*>(target + 48), d);
+    StreamedWords words[4];
+    std::memcpy(words, source, sizeof(words));
+    auto* const line = reinterpret_cast<StreamedWords*>(target);
+    for (int i = 0; i < 4; ++i) streaming_store(line + i, words[i]);
   }
 #endif
   if (bytes > 0) std::memcpy(target, source, static_cast<std::size_t>(bytes));
@@ -61,7 +66,7 @@ inline void streaming_copy(void* to, void const* from, std::int64_t bytes) noexc
 /// Such stores are not ordered by a release: this orders them.
 inline void end_streaming_copies() noexcept {
 #if ZERO_DETAIL_STREAMING_STORES
-  _mm_sfence();
+  __builtin_ia32_sfence();
 #endif
 }
 

@@ -138,7 +138,7 @@ private:
   /// All ranks' operands from one element on. Valid until the next call.
   template <Element T>
   [[nodiscard]] T const* const* operands_at(std::int64_t element) noexcept {
-    std::byte* const storage = group_.slot(rank_).operands.get();
+    std::byte* const storage = group_.slot(rank_).operands.data();
     for (int peer = 0; peer < size(); ++peer) {
       ::new (static_cast<void*>(storage + static_cast<std::size_t>(peer) * sizeof(T const*))) auto(
           static_cast<T const*>(group_.slot(peer).send) + element);

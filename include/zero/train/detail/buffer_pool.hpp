@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <zero/core/element.hpp>
+#include <zero/core/plain_array.hpp>
 #include <zero/device/memory.hpp>
 
 namespace zero::detail {
@@ -52,7 +53,7 @@ private:
     std::int64_t elements;
     bool in_use;
   };
-  std::vector<Slot> slots_;
+  PlainArray<Slot> slots_;
 };
 
 /// The buffers themselves, each with the event after which it may be written again.
@@ -92,7 +93,7 @@ private:
   Purpose purpose_;
   PoolShape shape_;
   std::vector<Buffer<T>> buffers_;
-  std::vector<Event> ready_;
+  PlainArray<Event> ready_;
 };
 
 }  // namespace zero::detail

@@ -7,11 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include <zero/comm/communicator.hpp>
 #include <zero/comm/operations.hpp>
 #include <zero/core/error.hpp>
+#include <zero/core/plain_array.hpp>
 #include <zero/train/detail/control_layout.hpp>
 #include <zero/train/detail/stream_pair.hpp>
 
@@ -32,7 +32,7 @@ void compare_ranks(Group& group, StreamPair<Device> const& streams, std::byte* m
   auto const stream = streams.communication();
   auto* const all = reinterpret_cast<std::int64_t*>(memory);
   std::int64_t* const mine = all + std::int64_t{group.rank()} * fingerprint_words;
-  std::vector<std::int64_t> words(static_cast<std::size_t>(ranks) * fingerprint_words);
+  PlainArray<std::int64_t> words(static_cast<std::size_t>(ranks) * fingerprint_words);
   try {
     Device::copy(stream, mine, own.words.data(), static_cast<std::int64_t>(sizeof(own.words)));
     enqueue_at(group, stream,

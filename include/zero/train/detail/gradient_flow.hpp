@@ -87,7 +87,7 @@ public:
       throw LayoutError("first_use: unit '" + name(unit) + "' does not use parameter '" + std::string(layout.name(id)) + "'", where,
                         group_->rank());
     }
-    SegmentState const& s = segments_[static_cast<std::size_t>(to_index(partition_->segment_of(id)))];
+    SegmentState const& s = segments_[at(partition_->segment_of(id))];
     return s.fresh_for == to_index(unit);
   }
 
@@ -195,8 +195,8 @@ private:
     typename Device::Event done{};
   };
 
-  [[nodiscard]] SegmentState& state(SegmentId id) noexcept { return segments_[static_cast<std::size_t>(to_index(id))]; }
-  [[nodiscard]] UnitState& state(Unit unit) noexcept { return units_[static_cast<std::size_t>(to_index(unit))]; }
+  [[nodiscard]] SegmentState& state(SegmentId id) noexcept { return segments_[at(id)]; }
+  [[nodiscard]] UnitState& state(Unit unit) noexcept { return units_[at(unit)]; }
   [[nodiscard]] std::string name(Unit unit) const { return std::string(partition_->layout().name(unit)); }
   [[nodiscard]] static Label label(SegmentId segment) noexcept { return Label{Subject::gradients, to_index(segment)}; }
 

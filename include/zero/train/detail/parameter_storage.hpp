@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
-#include <vector>
 
+#include <zero/core/plain_array.hpp>
 #include <zero/device/memory.hpp>
 #include <zero/layout/partition.hpp>
 #include <zero/tensor/placement.hpp>
@@ -49,10 +49,10 @@ public:
       if (segment.trainable || !trainable_only) offset += stored_elements<P>(segment);
     }
   }
-  [[nodiscard]] constexpr std::int64_t operator[](SegmentId id) const noexcept { return offsets_[static_cast<std::size_t>(to_index(id))]; }
+  [[nodiscard]] constexpr std::int64_t operator[](SegmentId id) const noexcept { return offsets_[at(id)]; }
 
 private:
-  std::vector<std::int64_t> offsets_;
+  PlainArray<std::int64_t> offsets_;
 };
 
 /// The states of a model at stage S, without the optimizer's own.

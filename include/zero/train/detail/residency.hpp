@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
-#include <vector>
 
 #include <zero/comm/communicator.hpp>
 #include <zero/comm/operations.hpp>
 #include <zero/core/error.hpp>
+#include <zero/core/plain_array.hpp>
 #include <zero/device/memory.hpp>
 #include <zero/layout/partition.hpp>
 #include <zero/tensor/conversion.hpp>
@@ -43,24 +43,22 @@ public:
     }
     pointers_.assign(total, nullptr);
   }
-  [[nodiscard]] UnitView<T> view(Unit unit) const noexcept {
-    return {*layout_, unit, pointers_.data() + begin_[static_cast<std::size_t>(to_index(unit))]};
-  }
+  [[nodiscard]] UnitView<T> view(Unit unit) const noexcept { return {*layout_, unit, pointers_.data() + begin_[at(unit)]}; }
 
   /// Points the unit's parameters that lie in that segment into `data`, the whole segment.
   void set(Partition const& partition, Unit unit, SegmentId segment, T* data) {
     auto const ids = layout_->parameters(unit);
     for (std::size_t i = 0; i < ids.size(); ++i) {
       if (partition.segment_of(ids[i]) == segment) {
-        pointers_[begin_[static_cast<std::size_t>(to_index(unit))] + i] = data + partition.offset_of(ids[i]);
+        pointers_[begin_[at(unit)] + i] = data + partition.offset_of(ids[i]);
       }
     }
   }
 
 private:
   ParameterLayout const* layout_;
-  std::vector<std::size_t> begin_;
-  std::vector<T*> pointers_;
+  PlainArray<std::size_t> begin_;
+  PlainArray<T*> pointers_;
 };
 
 /// Gathers segments when a unit is used, and keeps each until the last scope that needs it, and within a forward or a backward the last unit
@@ -121,12 +119,12 @@ public:
         rule_.open(segment);
       }
     }
-    ++open_[static_cast<std::size_t>(to_index(unit))];
+    ++open_[at(unit)];
   }
 
   // NOLINTNEXTLINE(bugprone-exception-escape): only an unknown unit would throw, and a scope holds a known one
   void release(Unit unit) noexcept {
-    --open_[static_cast<std::size_t>(to_index(unit))];
+    --open_[at(unit)];
     if (!follows_) return;
     for (SegmentId segment : partition_->segments(unit)) {
       if (rule_.close(segment, unit)) let_go(segment);
@@ -154,12 +152,12 @@ private:
     bool missing = false;        // it is being made resident
   };
 
-  [[nodiscard]] State& state(SegmentId id) noexcept { return segments_[static_cast<std::size_t>(to_index(id))]; }
+  [[nodiscard]] State& state(SegmentId id) noexcept { return segments_[at(id)]; }
 
   [[nodiscard]] bool gathers() const noexcept { return Rule::communicates && follows_; }
 
   /// Gathers those of the segments that are missing, or only announces them.
-  void gather(std::span<SegmentId const> segments, [[maybe_unused]] SourceLocation where) {
+  void gather(IdList<SegmentId> segments, [[maybe_unused]] SourceLocation where) {
     if constexpr (Rule::communicates) {
       gather_missing(segments, where);
     } else if constexpr (Performs<Group, Announce>) {
@@ -176,7 +174,7 @@ private:
     }
   }
 
-  void gather_missing(std::span<SegmentId const> segments, SourceLocation where) {
+  void gather_missing(IdList<SegmentId> segments, SourceLocation where) {
     // After the last writers of the shards and the last readers of the buffers, all of which compute.
     streams_->communication_after_compute(WaitId::gather_after_compute);
     group_->group(streams_->communication(), [&] {
@@ -211,8 +209,8 @@ private:
   BufferPool<parameter, Device> pool_;
   PointerTables<parameter const> tables_;
   ResidencyRule rule_;
-  std::vector<State> segments_;
-  std::vector<std::int32_t> open_;
+  PlainArray<State> segments_;
+  PlainArray<std::int32_t> open_;
   bool follows_;
   bool poison_;
 };

@@ -65,12 +65,7 @@ public:
         group_(&group),
         memory_(&memory),
         streams_(streams),
-        control_(memory, control_bytes<accumulator>(group.size()), Purpose::control),
-        compared_(check_memory(where) &&
-                  compare({{static_cast<std::int64_t>(partition_.hash()), static_cast<std::int64_t>(stage_hash<S, P>()),
-                            static_cast<std::int64_t>(options_hash), 0},
-                           {"layouts", "stages or element types", "options", ""}},
-                          where)),
+        control_(start(partition_, group, streams_, memory, options_hash, where)),
         storage_(partition_, group.rank(), memory),
         weights_(partition_, storage_, group, streams_, memory, poison),
         gradients_(partition_, storage_, group, streams_, memory, poison),
@@ -104,16 +99,9 @@ public:
   [[nodiscard]] GradientFlow<S, P, Group>& gradients() noexcept { return gradients_; }
   [[nodiscard]] StepDecider<Group, accumulator>& decider() noexcept { return decider_; }
 
-  /// Throws where the device cannot use the resource's memory.
-  bool check_memory(SourceLocation where) const {
-    Device::check_memory(control_.data(), where);
-    return true;
-  }
-
   /// Collective: throws MismatchError on every rank where the ranks differ.
-  bool compare(StartRecord const& own, SourceLocation where) {
+  void compare(StartRecord const& own, SourceLocation where) {
     compare_ranks(*group_, streams_, control_.data() + decision_bytes<accumulator>, own, where);
-    return true;
   }
 
   // Passes.
@@ -342,6 +330,20 @@ private:
     if (unwinding) abort("an exception left a pass");
   }
 
+  /// The memory for control, before any other is taken and once it is known that the device can use such memory and that the ranks agree.
+  /// Collective: throws MismatchError on every rank where the ranks differ.
+  [[nodiscard]] static Buffer<std::byte> start(Partition const& partition, Group& group, StreamPair<Device> const& streams,
+                                               MemoryResource& memory, std::uint64_t options_hash, SourceLocation where) {
+    Buffer<std::byte> control(memory, control_bytes<accumulator>(group.size()), Purpose::control);
+    Device::check_memory(control.data(), where);
+    compare_ranks(group, streams, control.data() + decision_bytes<accumulator>,
+                  {{static_cast<std::int64_t>(partition.hash()), static_cast<std::int64_t>(stage_hash<S, P>()),
+                    static_cast<std::int64_t>(options_hash), 0},
+                   {"layouts", "stages or element types", "options", ""}},
+                  where);
+    return control;
+  }
+
   void abort(char const* why) noexcept {
     try {
       group_->abort(std::make_exception_ptr(CommunicationError(why, group_->rank())));
@@ -376,7 +378,6 @@ private:
   MemoryResource* memory_;
   StreamPair<Device> streams_;
   Buffer<std::byte> control_;
-  bool compared_;
   ParameterStorage<S, P> storage_;
   Residency<S, P, Group> weights_;
   GradientFlow<S, P, Group> gradients_;

@@ -6,8 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
+#include <zero/core/plain_array.hpp>
 #include <zero/layout/partition.hpp>
 
 namespace zero::detail {
@@ -49,13 +49,11 @@ public:
   }
 
 private:
-  [[nodiscard]] constexpr std::size_t first(SegmentId segment) const noexcept {
-    return static_cast<std::size_t>(begin_[static_cast<std::size_t>(to_index(segment))]);
-  }
+  [[nodiscard]] constexpr std::size_t first(SegmentId segment) const noexcept { return static_cast<std::size_t>(begin_[at(segment)]); }
 
   Partition const* partition_;
-  std::vector<std::int32_t> begin_;
-  std::vector<unsigned char> marks_;
+  PlainArray<std::int32_t> begin_;
+  PlainArray<unsigned char> marks_;
 };
 
 /// Which gathered segments are resident: while a scope holds them, and within a phase until the last declared user has let go.
@@ -97,10 +95,9 @@ private:
     bool resident = false;
     bool wanted = false;  // a declared use is still to come in this phase
   };
-  [[nodiscard]] static constexpr std::size_t at(SegmentId segment) noexcept { return static_cast<std::size_t>(to_index(segment)); }
 
   UseTracker uses_;
-  std::vector<State> states_;
+  PlainArray<State> states_;
 };
 
 }  // namespace zero::detail
