@@ -316,6 +316,41 @@ bool splits(C& comm, StreamOf<C> stream) {
   return passed && all_reduces<float, Sum>(comm, stream, 100);
 }
 
+/// A moved communicator is the same rank; what it was moved from is in no group, says so, and can be assigned to where the type allows it.
+template <class C>
+bool moves(C& comm, StreamOf<C> stream) {
+  auto from = comm.split(0, comm.rank());
+  if constexpr (std::is_copy_constructible_v<decltype(from)>) {
+    return true;  // The only rank, which stays what it is.
+  } else {
+    bool passed = true;
+    auto to = std::move(from);
+    auto const is_in_no_group = [&] {
+      passed = passed && from.size() == 0 && from.rank() == -1;
+      from.abort(nullptr);  // Nobody is concerned.
+      auto const refuses = [&](auto const& call) {
+        try {
+          call();
+          passed = false;
+        } catch (UsageError const& error) {
+          std::string const text = error.what();
+          passed = passed && text.find("moved from") != std::string::npos && text.find("conformance.hpp") != std::string::npos;
+        }
+      };
+      refuses([&] { from.enqueue(stream, Barrier{}); });
+      refuses([&] { static_cast<void>(from.split(0)); });
+    };
+    is_in_no_group();
+    if constexpr (std::is_move_assignable_v<decltype(from)>) {
+      from = std::move(to);
+      passed = passed && from.rank() == comm.rank() && all_reduces<float, Sum>(from, stream, 100);
+      to = std::move(from);
+      is_in_no_group();
+    }
+    return passed && to.rank() == comm.rank() && all_reduces<float, Sum>(to, stream, 100);
+  }
+}
+
 /// Operations inside a group all happen.
 template <class C>
 bool groups(C& comm, StreamOf<C> stream) {
@@ -360,6 +395,7 @@ void conformance(int ranks) {
       CHECK(refuses_wrong_arguments(comm, stream));
       CHECK(groups(comm, stream));
       CHECK(splits(comm, stream));
+      CHECK(moves(comm, stream));
       checks.fetch_add(1);
     });
     CHECK(checks.load() >= (requires { Model::one_rank_a_process; } ? 1 : ranks));

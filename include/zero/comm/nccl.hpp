@@ -36,8 +36,9 @@ struct NcclAccess;
 
 }  // namespace detail
 
-/// One rank's communicator over NCCL, on CUDA streams. Move-only. It is made from a unique id, adopted from an `ncclComm_t`, or started as
-/// nccl_start.hpp has it: from a launcher's environment, over another communicator, or for all devices of one process.
+/// One rank's communicator over NCCL, on CUDA streams. It is made from a unique id, adopted from an `ncclComm_t`, or started as
+/// nccl_start.hpp has it: from a launcher's environment, over another communicator, or for all devices of one process. Move-only; one that
+/// was moved from is in no group: its size is 0, its rank and device -1, and calls throw `UsageError`.
 ///
 /// - **Order.** All ranks enqueue the same operations in the same order. NCCL runs those of one communicator in the order of their calls,
 ///   whichever streams they use, so one communicator on one communication stream is the default everywhere; see `duplicate()` for two. One
@@ -100,14 +101,14 @@ public:
   /// passing it is aborted instead, and waits for nothing. `finalize()` says what goes wrong at the end.
   ~NcclCommunicator() { leave(); }
 
-  [[nodiscard]] int rank() const noexcept { return handle_->rank(); }
-  [[nodiscard]] int size() const noexcept { return handle_->size(); }
+  [[nodiscard]] int rank() const noexcept { return handle_ != nullptr ? handle_->rank() : -1; }
+  [[nodiscard]] int size() const noexcept { return handle_ != nullptr ? handle_->size() : 0; }
   /// The number of this rank's CUDA device.
-  [[nodiscard]] int device() const noexcept { return handle_->device(); }
-  /// NCCL's own handle, for calls of the caller's. Null when the communicator was aborted or finalized.
-  [[nodiscard]] ncclComm_t native() const noexcept { return handle_->native(); }
+  [[nodiscard]] int device() const noexcept { return handle_ != nullptr ? handle_->device() : -1; }
+  /// NCCL's own handle, for calls of the caller's. Null when the communicator was aborted, finalized or moved from.
+  [[nodiscard]] ncclComm_t native() const noexcept { return handle_ != nullptr ? handle_->native() : nullptr; }
   /// True after a failure that ends in ncclCommAbort: NCCL's handle is gone, or will be when this object ends. Nobody may destroy it then.
-  [[nodiscard]] bool aborted() const noexcept { return handle_->aborted(); }
+  [[nodiscard]] bool aborted() const noexcept { return handle_ != nullptr && handle_->aborted(); }
 
   /// Enqueues a collective.
   /// @throws UsageError for wrong arguments, a factor that is no power of two, a stream of another device; NcclError; DeadlineError; what
@@ -117,6 +118,7 @@ public:
   template <class Operation>
     requires detail::NcclOperation<Operation>
   void enqueue(CudaStreamRef stream, Operation const& operation, SourceLocation where = SourceLocation::current()) {
+    check_in_group(where);
     detail::check_arguments(operation, size(), handle_->name(), where);
     detail::check_nccl_factor(operation, size(), handle_->name(), where);
     handle_->family().throw_if_failed();
@@ -135,6 +137,7 @@ public:
   /// Calls body(), whose operations, all on `stream`, become one of NCCL's groups. Operations of other communicators inside have no deadline.
   template <class Body>
   void group(CudaStreamRef stream, Body&& body, SourceLocation where = SourceLocation::current()) {
+    check_in_group(where);
     if (size() == 1) return static_cast<void>(std::forward<Body>(body)());
     handle_->begin_group(where);
     try {
@@ -151,6 +154,7 @@ public:
   /// @par Communication
   /// Collective: an all-gather of 16 bytes a rank, and what NCCL needs. Waits until it is done.
   [[nodiscard]] NcclCommunicator split(int color, int key = 0, SourceLocation where = SourceLocation::current()) {
+    check_in_group(where);
     detail::check_nccl_colors(*handle_, color, key, where);
     auto child = std::make_unique<detail::NcclHandle>(handle_->shared_family(), detail::NcclOwnership{});
     detail::split_nccl(*handle_, *child, color, key, where);
@@ -163,6 +167,7 @@ public:
   /// @par Communication
   /// As `split`.
   [[nodiscard]] NcclCommunicator duplicate(SourceLocation where = SourceLocation::current()) {
+    check_in_group(where);
     if (int const version = nccl_version(); version < 22600) {
       throw UsageError("duplicate: two communicators at once may deadlock before NCCL 2.26; version " + detail::nccl_version_text(version) +
                            " runs here",
@@ -179,6 +184,7 @@ public:
   /// Fails this rank's communicator and all that were split from the same first one. Any thread may call it, at any time; it does not block:
   /// the watchdog aborts. The first cause is kept. Peers in other processes notice by their deadline.
   void abort(std::exception_ptr cause) noexcept {
+    if (handle_ == nullptr) return;
     if (cause == nullptr) cause = std::make_exception_ptr(CommunicationError("the group was aborted", handle_->name()));
     handle_->family().fail(std::move(cause));
   }
@@ -186,11 +192,17 @@ public:
   /// Ends the communicator where failures can still be said. Collective: all ranks' operations are complete when it returns. Nothing may be
   /// enqueued afterwards. What was adopted is only waited for.
   /// @throws NcclError; DeadlineError; the cause of an earlier failure.
-  void finalize(SourceLocation where = SourceLocation::current()) { handle_->finalize(where); }
+  void finalize(SourceLocation where = SourceLocation::current()) {
+    check_in_group(where);
+    handle_->finalize(where);
+  }
 
   /// Gives NCCL's handle to the caller, who destroys it. Waits for this rank's operations in flight. Nothing may be enqueued afterwards.
   /// @throws the cause of a failure.
-  [[nodiscard]] ncclComm_t release(SourceLocation where = SourceLocation::current()) { return handle_->release(where); }
+  [[nodiscard]] ncclComm_t release(SourceLocation where = SourceLocation::current()) {
+    check_in_group(where);
+    return handle_->release(where);
+  }
 
 private:
   friend struct detail::NcclAccess;
@@ -205,6 +217,10 @@ private:
     detail::CudaDeviceGuard const guard(place.device, where);
     ncclConfig_t config = detail::nonblocking(options.config);
     handle_->take("ncclCommInitRankConfig", ncclCommInitRankConfig(handle_->slot(), place.ranks, id, place.rank, &config));
+  }
+
+  void check_in_group(SourceLocation where) const {
+    if (handle_ == nullptr) throw UsageError("this communicator was moved from: it is in no group", where);
   }
 
   void check_stream(CudaStreamRef stream, SourceLocation where) {
@@ -248,7 +264,11 @@ namespace detail {
 /// What the other headers of NCCL need of a communicator.
 struct NcclAccess {
   [[nodiscard]] static NcclCommunicator make(std::unique_ptr<NcclHandle> handle) { return NcclCommunicator(std::move(handle)); }
-  [[nodiscard]] static NcclHandle& handle(NcclCommunicator& communicator) noexcept { return *communicator.handle_; }
+  /// @throws UsageError where it was moved from
+  [[nodiscard]] static NcclHandle& handle(NcclCommunicator& communicator, SourceLocation where) {
+    communicator.check_in_group(where);
+    return *communicator.handle_;
+  }
 };
 
 }  // namespace detail

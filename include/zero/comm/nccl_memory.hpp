@@ -40,9 +40,9 @@ struct NcclMemoryOptions {
 /// NCCL rounds sizes up to its granularity, which counting resources do not see. Both calls may wait for the whole device.
 class NcclMemory final : public MemoryResource {
 public:
-  /// @throws UsageError where this NCCL is too old: 2.19, or 2.27 for windows.
+  /// @throws UsageError where the communicator was moved from, or this NCCL is too old: 2.19, or 2.27 for windows.
   explicit NcclMemory(NcclCommunicator& communicator, NcclMemoryOptions options = {}, SourceLocation where = SourceLocation::current())
-      : handle_(detail::NcclAccess::handle(communicator)), options_(options) {
+      : handle_(detail::NcclAccess::handle(communicator, where)), options_(options) {
     need(21900, "ncclMemAlloc", where);
     if (options.windows) need(22700, "ncclCommWindowRegister", where);
   }
