@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Defines zero::nccl: zero::cuda and NCCL. Used by this build (ZERO_NCCL) and by the installed package (component nccl), because which NCCL it is
-# is a matter of the machine where it is used. Expects zero::cuda and NCCL::NCCL.
+# The target zero::nccl: zero::cuda and NCCL. For the build of zero itself (ZERO_NCCL) and for its installed package (component nccl), because
+# which NCCL it is is a matter of the machine where it is used. Expects zero::cuda and NCCL::NCCL.
 
 if(NOT TARGET zero::nccl)
   add_library(zero::nccl INTERFACE IMPORTED GLOBAL)
