@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# check_nccl.sh <repository> <file that includes all nccl headers, without .cpp or .cu> <object to write> <toolkit|wheel> <compiler>: the headers
-# of the NCCL communicator compile, warnings being errors, against the NCCL of the CUDA toolkit (or of the system), or the newer one of a Python
-# wheel (nvidia-nccl-cu13 and its like; ZERO_NCCL_WHEEL is the folder above include/, else python3 is asked for an installed one). No device
-# is needed. What is not here is skipped (77).
+# check_nccl.sh <repository> <file that includes all nccl headers, without .cpp or .cu> <object to write> <toolkit|oldest|newest> <compiler>: the
+# headers of the NCCL communicator compile, warnings being errors, against the NCCL of the CUDA toolkit (or of the system), against the oldest one
+# that is supported, or against the newest one that was tried. Those two are Python wheels that tests/run fetches: ZERO_NCCL_OLDEST and
+# ZERO_NCCL_NEWEST are the folders above their include/. No device is needed. What is not here is skipped (77).
 set -eu
 root=$1 source=$2 object=$3 nccl=$4 compiler=$5
 
@@ -32,12 +32,10 @@ case $nccl in
     done
     [ "$folder" != none ] || skip "the CUDA toolkit here has no nccl.h, nor has the system"
     ;;
-  wheel)
-    folder=${ZERO_NCCL_WHEEL:+$ZERO_NCCL_WHEEL/include}
-    [ -n "$folder" ] || folder=$(python3 -c 'import nvidia.nccl, os; print(os.path.join(list(nvidia.nccl.__path__)[0], "include"))' 2> /dev/null) || folder=none
-    [ -f "$folder/nccl.h" ] || skip "there is no wheel of NCCL here (pip download nvidia-nccl-cu13, unpack it, and set ZERO_NCCL_WHEEL to its nvidia/nccl)"
-    ;;
+  oldest) folder=${ZERO_NCCL_OLDEST:-none}/include ;;
+  newest) folder=${ZERO_NCCL_NEWEST:-none}/include ;;
 esac
+[ -f "$folder/nccl.h" ] || skip "there is no wheel of NCCL here (ZERO_NCCL_OLDEST, ZERO_NCCL_NEWEST; tests/run fetches them)"
 version=$(awk '$1 == "#define" && $2 ~ /^NCCL_(MAJOR|MINOR|PATCH)$/ { printf "%s%s", dot, $3; dot = "." }' "$folder/nccl.h")
 echo "NCCL $version of $folder with $compiler"
 

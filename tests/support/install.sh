@@ -52,6 +52,21 @@ missing_packages() {
 # apt-get's own errors, without the addresses it talks to.
 apt_errors() { grep -E '^[EW]:' "$1" | sed -E 's#(https?|ftp)://[^ ]*#<mirror>#g; s/'"'"'[a-z0-9.-]+\.[a-z]+'"'"'/<mirror>/g' | head -n 20; }
 
+# What the CUDA tests can use and a toolkit may lack, from Python's package index, in build/tools: the oldest and the newest NCCL to compile against,
+# NVIDIA's disassembler. Where that does not work the tests that need them are skipped.
+fetch_cuda_tools() {
+  local tools=$PWD/build/tools
+  mkdir -p "$tools"
+  if ! [ -f "$tools/complete" ]; then
+    {
+      python3 -m pip install --quiet --no-deps --target "$tools/oldest" nvidia-nccl-cu12==2.18.3 &&
+        python3 -m pip install --quiet --no-deps --target "$tools/newest" nvidia-nccl-cu13==2.32.3 nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37 &&
+        touch "$tools/complete"
+    } > "$tools/log" 2>&1 < /dev/null || true
+  fi
+  export ZERO_NCCL_OLDEST=$tools/oldest/nvidia/nccl ZERO_NCCL_NEWEST=$tools/newest/nvidia/nccl PATH=$PATH:$tools/newest/nvidia/cu13/bin
+}
+
 require() {
   local missing as_root log
   missing=$(missing_packages "$@")
