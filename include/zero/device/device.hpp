@@ -102,9 +102,9 @@ concept ExecutesFunctors = HasStreamsAndEvents<D> && requires(typename D::Stream
 ///   or are the same; either may be memory of the host. Sizes are in elements of the pointer's type, `copy`'s in bytes; zero is allowed and does nothing. No function
 ///   allocates.
 /// - **Functors** are trivially copyable and copied into the queue. `for_each` calls f(i) for 0 <= i < n, in any order, also at once: one
-///   call must not depend on another. `accumulate` does the same where calls may add to shared integers (the device makes that sound: in
-///   order on the host, by atomics on a GPU). `run` calls f() once, by one thread. Where f is a `RangeFunctor`, a device may call ranges
-///   instead of indices: how work is cut is the device's choice, so what f does must not depend on it.
+///   call must not depend on another. `accumulate` does the same one call at a time, in any order: calls may add to what they share. A
+///   device that knows a functor may do better with it, as the kernel of the square sum does. `run` calls f() once, by one thread. Where f is a
+///   `RangeFunctor`, a device may call ranges instead of indices: how work is cut is the device's choice, so what f does must not depend on it.
 /// - **Failure.** Work behind a failed operation of a stream does not run. A failed stream refuses later work, and its events carry the
 ///   failure to every stream that waits for them and to `synchronize`, which throws the first cause. An event before the failure is a
 ///   success.
