@@ -45,12 +45,14 @@
 #define ZERO_FIXED_ORDER
 #endif
 
-/// On a function: compiles it for processors with AVX2 too and chooses when the program is loaded. AVX2 without FMA, whose contractions would
-/// change bits. Only where it works and pays: g++ with glibc on x86-64, not where the build asks for AVX2 anyway or does not optimise, not
-/// under the thread sanitizer, whose programs end in the choice. Define ZERO_NO_TARGET_CLONES to do without.
+/// On a function: ZERO_TARGET_CLONES compiles it for processors with AVX2 too and chooses when the program is loaded. AVX2 without FMA, whose
+/// contractions would change bits. ZERO_TARGET_FMA compiles a function that is written for FMA, for processors that have it. Only where it
+/// works and pays: g++ with glibc on x86-64, not where the build asks for AVX2 anyway or does not optimise, not under the thread sanitizer,
+/// whose programs end in the choice. Define ZERO_NO_TARGET_CLONES to do without.
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__x86_64__) && defined(__GLIBC__) && \
     defined(__OPTIMIZE__) && !defined(__AVX2__) && !defined(__SANITIZE_THREAD__) && !defined(ZERO_NO_TARGET_CLONES)
 #define ZERO_TARGET_CLONES __attribute__((target_clones("default", "avx2")))
+#define ZERO_TARGET_FMA __attribute__((target("avx2,fma")))
 #else
 #define ZERO_TARGET_CLONES
 #endif

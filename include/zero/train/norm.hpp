@@ -3,7 +3,9 @@
 /// @file
 /// The sum of squares of a gradient, formed so that it has the same bits for every way of cutting the gradient over ranks.
 
+#include <bit>
 #include <cstdint>
+#include <cstring>
 #include <numeric>
 
 #include <zero/core/config.hpp>
@@ -21,13 +23,16 @@ namespace detail {
 /// number, so no cut divides a block.
 inline constexpr std::int64_t norm_block = 128;
 inline constexpr int norm_lanes = 16;
+inline constexpr std::uintptr_t norm_prefetch_bytes = 4096;
 
 /// The sum of the squares of up to `norm_block` elements in fp64: element i is added to lane i mod 16, the lanes are added as a binary
-/// tree. Always this order, whatever the flags. Squares of fp32 and 16-bit numbers are exact in fp64, so that fusing them cannot matter
-/// either.
-template <int Lanes, RealElement T>
+/// tree. Always this order, whatever the flags. Squares of fp32 and 16-bit numbers are exact in fp64, so that fusing them into the addition
+/// does not change its rounding.
+/// @tparam Fused by multiply-adds, which only pays on a processor that has them; not for fp64
+template <int Lanes, bool Fused = false, RealElement T>
 ZERO_HOST_DEVICE ZERO_INLINE double tree_of_squares(T const* data, std::int64_t count) {
   ZERO_WRITTEN_ORDER_BODY
+  static_assert(!Fused || sizeof(T) < sizeof(double));
   double lanes[Lanes];
   for (int l = 0; l < Lanes; ++l) {
     double const x = l < count ? static_cast<double>(static_cast<compute_t<T>>(data[l])) : 0.0;
@@ -37,7 +42,8 @@ ZERO_HOST_DEVICE ZERO_INLINE double tree_of_squares(T const* data, std::int64_t 
   for (; i + Lanes <= count; i += Lanes) {
     for (int l = 0; l < Lanes; ++l) {
       double const x = static_cast<double>(static_cast<compute_t<T>>(data[i + l]));
-      lanes[l] += product(x, x);
+      if constexpr (Fused) lanes[l] = __builtin_fma(x, x, lanes[l]);
+      else lanes[l] += product(x, x);
     }
   }
   for (int l = 0; i + l < count; ++l) {
@@ -50,10 +56,67 @@ ZERO_HOST_DEVICE ZERO_INLINE double tree_of_squares(T const* data, std::int64_t 
   return lanes[0];
 }
 
+/// `tree_of_squares` of a whole block.
+template <bool Fused, RealElement T>
+ZERO_INLINE double block_of_squares(T const* data) {
+  if constexpr (element_traits<T>::type == ElementType::bf16 && std::endian::native == std::endian::little) {
+    // Elements with even and with odd numbers apart, which are fp32 numbers where they lie in words of 32 bits. Between them the tree
+    // adds last. Widening 16 bits by 16 bits is what the processor would wait for.
+    ZERO_WRITTEN_ORDER_BODY
+    constexpr int words = norm_block / 2;
+    constexpr int lanes = norm_lanes / 2;
+    float values[2][words];
+    for (int k = 0; k < words; ++k) {
+      std::uint32_t pair;
+      std::memcpy(&pair, data + 2 * k, sizeof(pair));
+      values[0][k] = __builtin_bit_cast(float, pair << 16);
+      values[1][k] = __builtin_bit_cast(float, pair & 0xffff0000u);
+    }
+    return tree_of_squares<lanes, Fused>(values[0], words) + tree_of_squares<lanes, Fused>(values[1], words);
+  } else {
+    return tree_of_squares<norm_lanes, Fused>(data, norm_block);
+  }
+}
+
+template <bool Fused, RealElement T>
+ZERO_INLINE void sum_blocks(T const* data, int blocks, double* sums) {
+  for (int b = 0; b < blocks; ++b, data += norm_block) {
+    // While the sums are added exactly nothing else asks for memory.
+    std::uintptr_t const ahead = reinterpret_cast<std::uintptr_t>(data) + norm_prefetch_bytes;
+    for (std::uintptr_t k = 0; k < norm_block * sizeof(T); k += 64) __builtin_prefetch(reinterpret_cast<void const*>(ahead + k));
+    sums[b] = block_of_squares<Fused>(data);
+  }
+}
+
+#if defined(__FMA__)
+inline constexpr bool built_for_fma = true;
+#else
+inline constexpr bool built_for_fma = false;
+#endif
+
 /// The sums of whole blocks that follow each other, one number a block.
 template <RealElement T>
 ZERO_TARGET_CLONES ZERO_WRITTEN_ORDER void block_sums(T const* data, int blocks, double* sums) {
-  for (int b = 0; b < blocks; ++b) sums[b] = tree_of_squares<norm_lanes>(data + b * norm_block, norm_block);
+  sum_blocks<built_for_fma && sizeof(T) < sizeof(double)>(data, blocks, sums);
+}
+
+#if defined(ZERO_TARGET_FMA)
+/// The same sums on a processor that has multiply-adds.
+template <RealElement T>
+ZERO_TARGET_FMA ZERO_WRITTEN_ORDER void fused_block_sums(T const* data, int blocks, double* sums) {
+  sum_blocks<true>(data, blocks, sums);
+}
+#endif
+
+/// The same sums, as fast as this processor can.
+template <RealElement T>
+void fastest_block_sums(T const* data, int blocks, double* sums) {
+#if defined(ZERO_TARGET_FMA)
+  if constexpr (sizeof(T) < sizeof(double)) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return fused_block_sums(data, blocks, sums);
+  }
+#endif
+  block_sums(data, blocks, sums);
 }
 
 /// The sum of a part of a block.
@@ -74,7 +137,7 @@ void accumulate_square_sum(exact_square_sum_t<T>& into, T const* data, std::int6
       std::int64_t const whole = block == norm_block && inside == 0 ? (count - i) / norm_block : 0;
       if (whole > 0) {
         int const n = whole < batch ? static_cast<int>(whole) : batch;
-        block_sums(data + i, n, sums);
+        fastest_block_sums(data + i, n, sums);
         for (int b = 0; b < n; ++b) into.add(sums[b]);
         i += n * norm_block;
         blocks += n;
