@@ -9,11 +9,15 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 namespace {
 
+using zero::bf16;
+using zero::compute_t;
 using zero::ElementRange;
+using zero::half;
 using zero::ParameterId;
 using zero::Partition;
 using zero::PartitionOptions;
@@ -37,6 +41,55 @@ zero::ParameterLayout make_layout() {
 }
 
 std::uint64_t bits(double value) { return std::bit_cast<std::uint64_t>(value); }
+
+/// By multiply-adds, where need be in software.
+template <class T>
+ZERO_WRITTEN_ORDER void sums_by_multiply_adds(T const* from, int blocks, double* to) {
+  zero::detail::sum_blocks<true>(from, blocks, to);
+}
+
+/// Element i is added to lane i mod 16, then the lanes as a tree: whole blocks by each of the ways there are, and parts.
+template <class T>
+void check_order() {
+  std::mt19937 random(3);
+  bool same = true;
+  for (int round = 0; round < 200; ++round) {
+    // Also with squares that fp32 cannot hold.
+    double const scale = round % 4 == 3 && !std::is_same_v<T, half> ? 0x1p100 : round % 4 == 2 ? 0x1p-20 : 1;
+    T data[3 * zero::detail::norm_block];
+    for (T& x : data) x = T{static_cast<compute_t<T>>(scale * (1 + static_cast<double>(random()) * 0x1p-32))};
+    double expected[3];
+    for (int block = 0; block < 3; ++block) {
+      double lanes[16] = {};
+      for (int i = 0; i < 128; ++i) {
+        double const value = static_cast<double>(static_cast<compute_t<T>>(data[128 * block + i]));
+        double const volatile square = value * value;
+        double const volatile sum = lanes[i % 16] + square;
+        lanes[i % 16] = sum;
+      }
+      for (int width = 8; width > 0; width /= 2) {
+        for (int l = 0; l < width; ++l) {
+          double const volatile sum = lanes[l] + lanes[l + width];
+          lanes[l] = sum;
+        }
+      }
+      expected[block] = lanes[0];
+    }
+    double sums[3];
+    auto const check = [&](auto const& block_sums) {
+      for (double& sum : sums) sum = -1;
+      block_sums(static_cast<T const*>(data), 3, sums);
+      for (int block = 0; block < 3; ++block) same = same && bits(sums[block]) == bits(expected[block]);
+    };
+    check([](T const* from, int blocks, double* to) { zero::detail::block_sums(from, blocks, to); });
+    check([](T const* from, int blocks, double* to) { zero::detail::fastest_block_sums(from, blocks, to); });
+    if constexpr (sizeof(T) < sizeof(double)) {
+      check([](T const* from, int blocks, double* to) { sums_by_multiply_adds(from, blocks, to); });
+    }
+    same = same && bits(zero::detail::part_sum(data + 128, 128)) == bits(expected[1]);
+  }
+  CHECK(same);
+}
 
 /// A gradient as a function of parameter and element: sixteen decimal orders of magnitude, so that naive sums depend on their order.
 float gradient(ParameterId parameter, std::int64_t element) {
@@ -203,33 +256,16 @@ TEST_CASE("an_empty_range_adds_nothing: field case 14") {
   CHECK(sum == zero::ExactSum<20>{});
 }
 
-// clang fuses everything where it may use FMA and is told -ffast-math: the last bit of fp64 squares is another one then.
-#if !(defined(__clang__) && defined(__FAST_MATH__) && defined(__FMA__))
+// Also a program of its own with -Ofast.
 TEST_CASE("adds_in_the_documented_order_in_every_build") {
-  // Also a program of its own with -Ofast. Element i is added to lane i mod 16, then the lanes as a tree.
-  std::mt19937 random(3);
-  for (int round = 0; round < 200; ++round) {
-    double data[zero::detail::norm_block];
-    for (double& x : data) x = 1 + static_cast<double>(random()) * 0x1p-32;
-    double lanes[16] = {};
-    for (int i = 0; i < 128; ++i) {
-      double const volatile square = data[i] * data[i];
-      double const volatile sum = lanes[i % 16] + square;
-      lanes[i % 16] = sum;
-    }
-    for (int width = 8; width > 0; width /= 2) {
-      for (int l = 0; l < width; ++l) {
-        double const volatile sum = lanes[l] + lanes[l + width];
-        lanes[l] = sum;
-      }
-    }
-    double sums[1];
-    zero::detail::block_sums(data, 1, sums);
-    CHECK(bits(sums[0]) == bits(lanes[0]));
-    CHECK(bits(zero::detail::part_sum(data, 128)) == bits(lanes[0]));
-  }
-}
+  check_order<float>();
+  check_order<bf16>();
+  check_order<half>();
+#if !(defined(__clang__) && defined(__FAST_MATH__) && defined(__FMA__))
+  // clang fuses everything where it may use FMA and is told -ffast-math: the last bit of fp64 squares is another one then.
+  check_order<double>();
 #endif
+}
 
 TEST_CASE("the parts of a run are its blocks, cut anywhere: one at a time, in any order, the sum has the same bits") {
   std::vector<float> values(1500);
