@@ -58,7 +58,7 @@ ZERO_HOST_DEVICE ZERO_INLINE double tree_of_squares(T const* data, std::int64_t 
 
 /// `tree_of_squares` of a whole block.
 template <bool Fused, RealElement T>
-ZERO_INLINE double block_of_squares(T const* data) {
+ZERO_INLINE ZERO_WRITTEN_ORDER double block_of_squares(T const* data) {
   if constexpr (element_traits<T>::type == ElementType::bf16 && std::endian::native == std::endian::little) {
     // Elements with even and with odd numbers apart, which are fp32 numbers where they lie in words of 32 bits. Between them the tree
     // adds last. Widening 16 bits by 16 bits is what the processor would wait for.
@@ -79,7 +79,7 @@ ZERO_INLINE double block_of_squares(T const* data) {
 }
 
 template <bool Fused, RealElement T>
-ZERO_INLINE void sum_blocks(T const* data, int blocks, double* sums) {
+ZERO_INLINE ZERO_WRITTEN_ORDER void sum_blocks(T const* data, int blocks, double* sums) {
   for (int b = 0; b < blocks; ++b, data += norm_block) {
     // While the sums are added exactly nothing else asks for memory.
     std::uintptr_t const ahead = reinterpret_cast<std::uintptr_t>(data) + norm_prefetch_bytes;
