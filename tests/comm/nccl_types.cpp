@@ -10,7 +10,7 @@ namespace {
 
 using zero::bf16;
 using zero::ElementType;
-using zero::half;
+
 using zero::Max;
 using zero::nccl_data_type;
 using zero::Sum;
@@ -25,7 +25,7 @@ static_assert(nccl_data_type(ElementType::int64) == ncclInt64 && nccl_data_type(
 static_assert(nccl_data_type(static_cast<ElementType>(99)) == ncclNumTypes);
 
 static_assert(NcclReduction<float, Sum> && NcclReduction<std::int64_t, Max> && NcclReduction<std::uint8_t, Max>);
-static_assert(!NcclReduction<float, Max> && !NcclReduction<bf16, Max> && !NcclReduction<half, Max> && !NcclReduction<double, Max>);
+static_assert(!NcclReduction<float, Max> && !NcclReduction<bf16, Max> && !NcclReduction<zero::half, Max> && !NcclReduction<double, Max>);
 
 /// The largest power of two of a type, and the next one.
 template <class T>
@@ -42,17 +42,17 @@ TEST_CASE("a_factor_is_given_to_nccl_only_where_products_with_it_are_exact") {
     CHECK(nccl_multiplies_exactly<float>(exact));
     CHECK(nccl_multiplies_exactly<double>(exact));
     CHECK(nccl_multiplies_exactly<bf16>(exact));
-    CHECK(nccl_multiplies_exactly<half>(exact));
+    CHECK(nccl_multiplies_exactly<zero::half>(exact));
   }
   float const inf = std::numeric_limits<float>::infinity();
   for (float const inexact : {0.0f, -0.0f, 3.0f, 1.0f / 3, 0.7f, 0.75f, inf, -inf, std::numeric_limits<float>::quiet_NaN()}) {
     CAPTURE(inexact);
     CHECK_FALSE(nccl_multiplies_exactly<float>(inexact));
     CHECK_FALSE(nccl_multiplies_exactly<bf16>(inexact));
-    CHECK_FALSE(nccl_multiplies_exactly<half>(inexact));
+    CHECK_FALSE(nccl_multiplies_exactly<zero::half>(inexact));
     CHECK_FALSE(nccl_multiplies_exactly<double>(inexact));
   }
-  check_range<half>(32768.0f, 65536.0f);                            // rounds to infinity
-  check_range<half>(5.9604644775390625e-8f, 2.98023223876953e-8f);  // 2^-24, the smallest; rounds to zero
+  check_range<zero::half>(32768.0f, 65536.0f);                            // rounds to infinity
+  check_range<zero::half>(5.9604644775390625e-8f, 2.98023223876953e-8f);  // 2^-24, the smallest; rounds to zero
   CHECK(nccl_multiplies_exactly<bf16>(65536.0f));
 }

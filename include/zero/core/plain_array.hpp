@@ -19,7 +19,8 @@ namespace zero::detail {
 template <class T>
 class PlainArray {
 public:
-  constexpr PlainArray() noexcept {}  // Not defaulted: nvcc would warn of members without a value.
+  // NOLINTNEXTLINE(modernize-use-equals-default): nvcc would warn of members without a value
+  constexpr PlainArray() noexcept {}
   constexpr explicit PlainArray(std::size_t size, T const& value = {}) : PlainArray() { assign(size, value); }
   constexpr PlainArray(PlainArray const& other) : PlainArray() {
     reserve(other.size_);
@@ -102,14 +103,15 @@ public:
 private:
   static_assert(std::is_nothrow_move_assignable_v<T>);
 
-  // A loop at run time, unrolled at -O3, makes g++ 12 warn of writes that cannot happen.
   static constexpr void copy(T* to, T const* from, std::size_t count) {
-    if (!std::is_trivially_copyable_v<T> || std::is_constant_evaluated()) {
-      for (std::size_t i = 0; i < count; ++i) {
-        to[i] = from[i];
+    if constexpr (std::is_trivially_copyable_v<T>) {
+      if (!std::is_constant_evaluated()) {  // a loop here, unrolled at -O3, makes g++ 12 warn of writes that cannot happen
+        if (count != 0) std::memcpy(to, from, count * sizeof(T));
+        return;
       }
-    } else if (count != 0) {
-      std::memcpy(static_cast<void*>(to), from, count * sizeof(T));
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      to[i] = from[i];
     }
   }
   static constexpr void move(T* to, T* from, std::size_t count) noexcept {

@@ -83,7 +83,9 @@ ZERO_INLINE ZERO_WRITTEN_ORDER void sum_blocks(T const* data, int blocks, double
   for (int b = 0; b < blocks; ++b, data += norm_block) {
     // While the sums are added exactly nothing else asks for memory.
     std::uintptr_t const ahead = reinterpret_cast<std::uintptr_t>(data) + norm_prefetch_bytes;
-    for (std::uintptr_t k = 0; k < norm_block * sizeof(T); k += 64) __builtin_prefetch(reinterpret_cast<void const*>(ahead + k));
+    for (std::uintptr_t k = 0; k < norm_block * sizeof(T); k += 64) {
+      __builtin_prefetch(reinterpret_cast<void const*>(ahead + k));  // NOLINT(performance-no-int-to-ptr): may lie behind the array
+    }
     sums[b] = block_of_squares<Fused>(data);
   }
 }
