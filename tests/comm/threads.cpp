@@ -6,6 +6,7 @@
 #include <atomic>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <zero/comm/run_ranks.hpp>
@@ -204,14 +205,27 @@ TEST_CASE("one stream with a worker for all ranks is refused on every rank, not 
 TEST_CASE("two ranks of different groups on one stream are refused too: whether they would be done depends on timing") {
   if (zero::test::ranks() < 4) return;
   HostStream shared;
+  std::atomic<bool> rank_2_has_called = false;
   auto const body = [&](ThreadCommunicator& comm) {
     ThreadCommunicator pair = comm.split(comm.rank() / 2);
     HostStream own;
     // Nobody joins rank 0 before rank 2 has been refused.
     if (comm.rank() == 0) pair.enqueue(shared, Barrier{});
     comm.enqueue(HostStreamRef::calling_thread(), Barrier{});
-    if (comm.rank() == 2) pair.enqueue(shared, Barrier{});
-    if (comm.rank() != 1) comm.enqueue(HostStreamRef::calling_thread(), Barrier{});
+    if (comm.rank() == 2) {
+      try {
+        pair.enqueue(shared, Barrier{});
+      } catch (...) {
+        rank_2_has_called = true;
+        throw;
+      }
+      rank_2_has_called = true;
+    }
+    if (comm.rank() == 1) {  // Its return would be a failure, too.
+      while (!rank_2_has_called) std::this_thread::yield();
+    } else {
+      comm.enqueue(HostStreamRef::calling_thread(), Barrier{});
+    }
   };
   CHECK_THROWS_WITH_AS(zero::run_ranks(zero::test::ranks(), body, {.deadline_ms = 20'000}), doctest::Contains("rank 0 of the first group"),
                        zero::UsageError);
