@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// The example trainer with --device cuda over the stand-in of the CUDA runtime, with plain loops in the place of cuBLAS: the bits of the host
-/// in logits, loss, gradients and training.
+/// The example trainer with --device cuda over the stand-ins of the CUDA runtime and of cuBLAS, whose products are plain loops as the host's are
+/// here: the bits of the host in logits, loss, gradients and training.
 
 #include <doctest/doctest.h>
 
@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
-#include <zero/comm/counting.hpp>
-#include <zero/comm/self.hpp>
 #include <zero/zero.hpp>
 // The kernels of the stand-in come before what calls them.
 #include "support/standin/standin_kernels.hpp"
 
+#include "gpt/cublas.hpp"
 #include "gpt/device_math.hpp"
 #include "gpt/report.hpp"
+#include "gpt/train_cuda.hpp"
 #include "gpt/trainer.hpp"
 #include "support/gpt_on_device.hpp"
 #include "support/standin/standin_cuda.hpp"
@@ -29,24 +29,6 @@
 namespace {
 
 using zero::CudaDevice;
-
-/// In the place of cuBLAS.
-class PlainProducts {
-public:
-  explicit PlainProducts(zero::CudaStreamRef stream) : stream_(stream) {}
-
-  void enqueue(gpt::Product const& product) { CudaDevice::run(stream_, Task{product}); }
-
-private:
-  struct Task {
-    gpt::Product product;
-    void operator()() const { compute(gpt::HostMath{}, product); }
-  };
-
-  zero::CudaStreamRef stream_;
-};
-
-using StandinMath = gpt::DeviceMath<CudaDevice, PlainProducts>;
 
 // Sizes that are multiples of nothing, and some that are.
 constexpr gpt::Config odd{.layers = 2, .heads = 3, .channels = 21, .context = 11, .vocabulary = 29, .batch = 2};
@@ -63,8 +45,8 @@ void check_bits(gpt::Config const& config) {
     {
       zero::CudaStream const stream;
       zero::CudaStreamMemory memory{stream};
-      PlainProducts products{stream};
-      example.run_on_device(StandinMath{stream, memory, products}, cuda);
+      gpt::Cublas products{stream.native()};
+      example.run_on_device(gpt::DeviceMath<CudaDevice, gpt::Cublas>{stream, memory, products}, cuda);
     }
     CHECK(zero::standin::live() == zero::standin::Live{});
     CHECK(cuda.loss == host.loss);
@@ -100,23 +82,11 @@ gpt::Options few_steps(int ranks) {
   return options;
 }
 
-/// As train_on_gpu of train_cuda.hpp does it with cuBLAS.
-template <class Stage, class Precision, class Communicator>
-gpt::RunResult train_on_standin(Communicator& communicator, gpt::Options options, gpt::Text const& text) {
+/// What main does for --device cuda.
+template <class Stage, class Precision>
+gpt::RunResult train_on_cuda(gpt::World const& world, gpt::Options options, gpt::Text const& text) {
   options.device = gpt::Processor::cuda;
-  zero::ParameterLayout const layout = gpt::make_layout(options.config);
-  gpt::RunResult result = gpt::planned<Stage, Precision>(options);
-  zero::Traffic traffic;
-  zero::Counting group{zero::Borrowed{communicator}, traffic};
-  zero::CudaMemory device_memory;
-  zero::CountingResource memory{device_memory};
-  zero::CudaStream const compute;
-  zero::CudaStream const communication;
-  zero::CudaStreamMemory activations{compute};
-  PlainProducts products{compute};
-  gpt::train<Stage, Precision>(layout, group, traffic, {compute, communication}, memory, options, text, result,
-                               StandinMath{compute, activations, products});
-  return result;
+  return gpt::train_with_gpus<Stage, Precision>(world, options, text);
 }
 
 void check_equal(gpt::RunResult const& cuda, gpt::RunResult const& host, gpt::Options const& options) {
@@ -133,20 +103,20 @@ void check_training_alone() {
   gpt::Options const options = few_steps(1);
   gpt::RunResult const host = gpt::train_with_threads<Stage, Precision>(options, text);
   zero::standin::reset({.delay_seed = 5, .max_delay_us = 20});
-  zero::BasicSelfCommunicator<CudaDevice> alone;
-  check_equal(train_on_standin<Stage, Precision>(alone, options, text), host, options);
+  check_equal(train_on_cuda<Stage, Precision>({}, options, text), host, options);
+  CHECK(zero::standin::live() == zero::standin::Live{});
 }
 
 }  // namespace
 
-TEST_CASE("a_pass_on_the_device_gives_the_bits_of_the_host") {
+TEST_CASE("a_pass_on_cuda_gives_the_bits_of_the_host") {
   SUBCASE("fp32, odd sizes") { check_bits<float>(odd); }
   SUBCASE("fp32, even sizes") { check_bits<float>(even); }
   SUBCASE("bf16, odd sizes") { check_bits<zero::bf16>(odd); }
   SUBCASE("bf16, even sizes") { check_bits<zero::bf16>(even); }
 }
 
-TEST_CASE("training_on_the_device_gives_the_losses_and_the_text_of_the_host") {
+TEST_CASE("training_on_cuda_gives_the_losses_and_the_text_of_the_host") {
   SUBCASE("Stage0, fp32") { check_training_alone<zero::Stage0, zero::Precision<float>>(); }
   SUBCASE("Stage3, bf16") { check_training_alone<zero::Stage3, zero::Precision<zero::bf16>>(); }
 }
@@ -165,7 +135,7 @@ TEST_CASE("two_ranks_over_nccl_give_the_losses_of_two_threads") {
     zero::standin::set_nccl_rank(threads.rank());
     CHECK(cudaSetDevice(threads.rank()) == cudaSuccess);
     zero::NcclCommunicator communicator = zero::nccl_over(threads, {.deadline_ms = 60'000});
-    gpt::RunResult result = train_on_standin<zero::Stage3, Precision>(communicator, options, text);
+    gpt::RunResult result = train_on_cuda<zero::Stage3, Precision>({.nccl = &communicator}, options, text);
     if (threads.rank() == 0) cuda = result;
   });
   check_equal(cuda, host, options);
