@@ -26,7 +26,9 @@ ZERO_HOST_DEVICE float sum(std::int64_t n, F f) {
   for (; i + lanes <= n; i += lanes) {
     for (std::int64_t lane = 0; lane < lanes; ++lane) partial[lane] += f(i + lane);
   }
-  for (std::int64_t lane = 0; i < n; ++i, ++lane) partial[lane] += f(i);
+  for (std::int64_t lane = 0; lane < lanes; ++lane) {  // to a constant end: a GPU keeps the sums in registers then
+    if (i + lane < n) partial[lane] += f(i + lane);
+  }
   for (std::int64_t half = lanes / 2; half > 0; half /= 2) {
     for (std::int64_t lane = 0; lane < half; ++lane) partial[lane] += partial[lane + half];
   }
