@@ -5,45 +5,50 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <memory>
-#include <new>
 #include <vector>
 
+#include <zero/device/memory.hpp>
+
 #include "gpt/config.hpp"
+#include "gpt/math.hpp"
 
 namespace gpt {
 
-/// The buffers of one micro-batch. Sizes in brackets: R rows (batch * context), C channels, T context, V vocabulary.
+/// What one block leaves. Sizes in brackets: R rows (batch * context), C channels, T context.
+struct LayerActivations {
+  float* input;               // [R, C] the residual stream that enters the block
+  float* normalized_1;        // [R, C]
+  float *means_1, *scales_1;  // [R]
+  float* qkv;                 // [R, 3C]
+  float* attention;           // [batch, heads, T, T] after the softmax
+  float* heads;               // [R, C] attention times values
+  float* middle;              // [R, C] the residual stream after attention
+  float* normalized_2;        // [R, C]
+  float *means_2, *scales_2;  // [R]
+  float* slope;               // [R, 4C] the derivative of GELU
+  float* hidden;              // [R, 4C] GELU's output
+};
+
+/// The buffers of one micro-batch, in memory of M's device. Sizes in brackets as above, and V vocabulary.
+template <class M = HostMath>
 class Activations {
 public:
-  struct Layer {
-    float* input;               // [R, C] the residual stream that enters the block
-    float* normalized_1;        // [R, C]
-    float *means_1, *scales_1;  // [R]
-    float* qkv;                 // [R, 3C]
-    float* attention;           // [batch, heads, T, T] after the softmax
-    float* heads;               // [R, C] attention times values
-    float* middle;              // [R, C] the residual stream after attention
-    float* normalized_2;        // [R, C]
-    float *means_2, *scales_2;  // [R]
-    float* slope;               // [R, 4C] the derivative of GELU
-    float* hidden;              // [R, 4C] GELU's output
-  };
+  using Math = M;
 
-  explicit Activations(Config const& sizes) : config(sizes), layers(static_cast<std::size_t>(sizes.layers)) {
+  explicit Activations(Config const& sizes, M const& where = {})
+      : config(sizes), math(where), layers(static_cast<std::size_t>(sizes.layers)) {
     check(config);
-    bytes_ = lay_out(nullptr);
-    memory_.reset(static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes_), std::align_val_t{alignment})));
-    std::memset(memory_.get(), 0, static_cast<std::size_t>(bytes_));
-    lay_out(memory_.get());
+    memory_ = zero::Buffer<std::byte>(math.memory(), lay_out(nullptr), zero::Purpose::staging);
+    M::Device::fill(math.stream(), memory_.data(), memory_.size(), std::byte{});
+    lay_out(memory_.data());
   }
 
   /// What these buffers take.
-  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+  [[nodiscard]] std::int64_t bytes() const { return memory_.bytes(); }
 
   Config const config;
-  std::vector<Layer> layers;
+  M const math;
+  std::vector<LayerActivations> layers;
   float* output = nullptr;                                           // [R, C] the residual stream that leaves the last block
   float *normalized = nullptr, *means = nullptr, *scales = nullptr;  // [R, C], [R], [R] of the last LayerNorm
   float* logits = nullptr;                                           // [R, V]; after the loss: its gradient
@@ -51,16 +56,12 @@ public:
   float* d_stream = nullptr;     // [R, C] gradient of the residual stream, from block to block
   float* d_rows = nullptr;       // [R, 4C]
   float* d_branch = nullptr;     // [R, C]
-  float* d_attention = nullptr;  // [T, T]
+  float* d_attention = nullptr;  // work space of attention's backward pass
   float* weights = nullptr;      // the largest parameter: a 16-bit weight in fp32
   float* gradients = nullptr;    // the largest parameter: a gradient before it is added
 
 private:
   static constexpr std::size_t alignment = 64;
-
-  struct Delete {
-    void operator()(std::byte* memory) const noexcept { ::operator delete(memory, std::align_val_t{alignment}); }
-  };
 
   // Hands out consecutive pieces; called a first time to learn the size.
   std::int64_t lay_out(std::byte* memory) {
@@ -72,7 +73,7 @@ private:
     };
     std::int64_t const rows = config.rows();
     std::int64_t const stream = rows * config.channels;
-    for (Layer& layer : layers) {
+    for (LayerActivations& layer : layers) {
       take(layer.input, stream);
       take(layer.normalized_1, stream);
       take(layer.means_1, rows);
@@ -95,7 +96,7 @@ private:
     take(d_stream, stream);
     take(d_rows, 4 * stream);
     take(d_branch, stream);
-    take(d_attention, config.context * config.context);
+    take(d_attention, attention_work(math, config));
     std::int64_t widest = 4 * config.channels;
     widest = widest < config.vocabulary ? config.vocabulary : widest;
     widest = widest < config.context ? config.context : widest;
@@ -104,8 +105,7 @@ private:
     return used;
   }
 
-  std::unique_ptr<std::byte, Delete> memory_;
-  std::int64_t bytes_ = 0;
+  zero::Buffer<std::byte> memory_;
 };
 
 }  // namespace gpt

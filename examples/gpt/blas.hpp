@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
-/// Matrix products, row-major, from any CBLAS.
+/// Matrix products of the host, from any CBLAS.
 
 #include <cstdint>
 #include <stdexcept>
 
 #include <cblas.h>
+
+#include "gpt/math.hpp"
 
 #if defined(__GNUC__) && !defined(__APPLE__)
 #define GPT_MAY_BE_OPENBLAS 1
@@ -35,43 +37,15 @@ inline void use_one_blas_thread() {
 #endif
 }
 
-/// A matrix in memory: `stride` elements from one row to the next.
-template <class T>
-struct Matrix {
-  T* data;
-  std::int64_t stride;
-};
-
-/// What becomes of the matrix a product is written to.
-enum class Into { replace, add };
-
-namespace detail {
-
-inline void sgemm(CBLAS_TRANSPOSE a_form, CBLAS_TRANSPOSE b_form, std::int64_t m, std::int64_t n, std::int64_t k, float factor, Into into,
-                  Matrix<float const> a, Matrix<float const> b, Matrix<float> c) {
+/// A product by the BLAS.
+inline void compute(HostMath, Product const& p) {
   auto const size = [](std::int64_t value) { return static_cast<int>(value); };
-  cblas_sgemm(CblasRowMajor, a_form, b_form, size(m), size(n), size(k), factor, a.data, size(a.stride), b.data, size(b.stride),
-              into == Into::add ? 1.0f : 0.0f, c.data, size(c.stride));
-}
-
-}  // namespace detail
-
-/// c [m, n] = or += factor a [m, k] b [k, n]
-inline void multiply(Into into, std::int64_t m, std::int64_t n, std::int64_t k, Matrix<float const> a, Matrix<float const> b,
-                     Matrix<float> c, float factor = 1.0f) {
-  detail::sgemm(CblasNoTrans, CblasNoTrans, m, n, k, factor, into, a, b, c);
-}
-
-/// c [m, n] = or += factor a [m, k] b^T, b [n, k]
-inline void multiply_by_transposed(Into into, std::int64_t m, std::int64_t n, std::int64_t k, Matrix<float const> a, Matrix<float const> b,
-                                   Matrix<float> c, float factor = 1.0f) {
-  detail::sgemm(CblasNoTrans, CblasTrans, m, n, k, factor, into, a, b, c);
-}
-
-/// c [m, n] = or += factor a^T b, a [k, m], b [k, n]
-inline void multiply_transposed(Into into, std::int64_t m, std::int64_t n, std::int64_t k, Matrix<float const> a, Matrix<float const> b,
-                                Matrix<float> c, float factor = 1.0f) {
-  detail::sgemm(CblasTrans, CblasNoTrans, m, n, k, factor, into, a, b, c);
+  auto const form = [](Form of) { return of == Form::transposed ? CblasTrans : CblasNoTrans; };
+  for (std::int64_t i = 0; i < p.repeat.count; ++i) {
+    cblas_sgemm(CblasRowMajor, form(p.a_form), form(p.b_form), size(p.m), size(p.n), size(p.k), p.factor, p.a.data + i * p.repeat.a_step,
+                size(p.a.stride), p.b.data + i * p.repeat.b_step, size(p.b.stride), p.into == Into::add ? 1.0f : 0.0f,
+                p.c.data + i * p.repeat.c_step, size(p.c.stride));
+  }
 }
 
 }  // namespace gpt

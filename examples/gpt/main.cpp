@@ -12,6 +12,9 @@
 #if defined(ZERO_HAS_MPI)
 #include <zero/comm/mpi_environment.hpp>
 #endif
+#if defined(ZERO_HAS_NCCL)
+#include <zero/comm/nccl_start.hpp>
+#endif
 
 #include "gpt/blas.hpp"
 #include "gpt/curve.hpp"
@@ -40,7 +43,9 @@ bool compare(std::vector<gpt::RunResult> const& runs, gpt::Options const& option
     good = good && same;
   };
   std::printf("\n");
-  if (runs.size() == 4) {
+  if (runs.size() == 4 && options.communicator == gpt::Transport::nccl && options.ranks > 2) {
+    std::printf("losses of the stages: not compared to the last bit, because NCCL chooses its orders of addition\n");
+  } else if (runs.size() == 4) {
     bool const first = gpt::same_losses(runs[0], runs[1]);
     bool const second = gpt::same_losses(runs[2], runs[3]);
     if (options.micro_batches == 1) {
@@ -62,11 +67,13 @@ int run(gpt::World const& world, gpt::Options const& options, bool reports) {
   gpt::Text const text = gpt::load_text(data, {options.tokens16, options.config.vocabulary, options.config.context});
   auto runs = planned_runs(options);
   zero::ParameterLayout const layout = gpt::make_layout(options.config);
-  std::printf("%lld tokens of %lld files; %lld parameters in %d units; %d ranks, %s, %lld micro-batch%s of %lld tokens a rank and step\n",
-              static_cast<long long>(text.training.size() + text.validation.size()), static_cast<long long>(text.files),
-              static_cast<long long>(layout.elements()), static_cast<int>(layout.unit_count()), options.ranks,
-              options.precision == gpt::Numbers::bf16 ? "bf16 with fp32 masters" : "fp32", static_cast<long long>(options.micro_batches),
-              options.micro_batches == 1 ? "" : "es", static_cast<long long>(options.config.rows()));
+  std::printf(
+      "%lld tokens of %lld files; %lld parameters in %d units; %d rank%s on %s, %s, %lld micro-batch%s of %lld tokens a rank and step\n",
+      static_cast<long long>(text.training.size() + text.validation.size()), static_cast<long long>(text.files),
+      static_cast<long long>(layout.elements()), static_cast<int>(layout.unit_count()), options.ranks, options.ranks == 1 ? "" : "s",
+      options.device == gpt::Processor::cuda ? "CUDA" : "the host",
+      options.precision == gpt::Numbers::bf16 ? "bf16 with fp32 masters" : "fp32", static_cast<long long>(options.micro_batches),
+      options.micro_batches == 1 ? "" : "es", static_cast<long long>(options.config.rows()));
   gpt::print_plan(runs);
 
   int stage = options.compare ? 0 : options.stage;
@@ -88,19 +95,13 @@ int run(gpt::World const& world, gpt::Options const& options, bool reports) {
   return good ? 0 : 1;
 }
 
-#if defined(ZERO_HAS_MPI)
-
-/// One rank of a job. Only rank 0 prints.
-int run_as_process(int count, char** arguments, gpt::Options options) {
-  return zero::run_mpi(count, arguments, [&](zero::MpiCommunicator& communicator) {
-    bool const reports = communicator.rank() == 0;
-    if (!reports && std::freopen("/dev/null", "w", stdout) == nullptr) throw std::runtime_error("cannot open /dev/null");
-    options.ranks = communicator.size();
-    return run({&communicator}, options, reports);
-  });
+/// One rank of a job, of which only rank 0 prints.
+[[maybe_unused]] int run_as_process(int rank, int ranks, gpt::World const& world, gpt::Options options) {
+  bool const reports = rank == 0;
+  if (!reports && std::freopen("/dev/null", "w", stdout) == nullptr) throw std::runtime_error("cannot open /dev/null");
+  options.ranks = ranks;
+  return run(world, options, reports);
 }
-
-#endif
 
 }  // namespace
 
@@ -112,7 +113,20 @@ int main(int count, char** arguments) {
       return 0;
     }
 #if defined(ZERO_HAS_MPI)
-    if (options.communicator == gpt::Transport::mpi) return run_as_process(count, arguments, options);
+    if (options.communicator == gpt::Transport::mpi) {
+      return zero::run_mpi(count, arguments, [&](zero::MpiCommunicator& communicator) {
+        return run_as_process(communicator.rank(), communicator.size(), {.mpi = &communicator}, options);
+      });
+    }
+#endif
+#if defined(ZERO_HAS_NCCL)
+    if (options.communicator == gpt::Transport::nccl) {
+      zero::NcclCommunicator communicator = zero::nccl_from_environment();
+      if (cudaSetDevice(communicator.device()) != cudaSuccess) throw std::runtime_error("cannot use this rank's GPU");
+      int const code = run_as_process(communicator.rank(), communicator.size(), {.nccl = &communicator}, options);
+      communicator.finalize();
+      return code;
+    }
 #endif
     return run({}, options, true);
   } catch (gpt::OptionError const& error) {

@@ -21,12 +21,15 @@ namespace gpt {
 
 enum class Numbers { fp32, bf16 };
 
-enum class Transport { threads, mpi };
+enum class Transport { threads, mpi, nccl };
+
+enum class Processor { host, cuda };
 
 struct Options {
   int stage = 3;
   int ranks = 4;
   Transport communicator = Transport::threads;
+  Processor device = Processor::host;
   Numbers precision = Numbers::fp32;
   std::int64_t micro_batches = 1;
   std::vector<std::string> data;
@@ -76,12 +79,40 @@ void set_number(T& to, std::string_view name, std::string_view text, double leas
 }
 
 inline void set_communicator(Options& options, std::string_view name, std::string_view text) {
-  if (text != "threads" && text != "mpi")
-    throw OptionError(std::string(name) + ": expected threads or mpi, not '" + std::string(text) + "'");
+  if (text != "threads" && text != "mpi" && text != "nccl")
+    throw OptionError(std::string(name) + ": expected threads, mpi or nccl, not '" + std::string(text) + "'");
 #if !defined(ZERO_HAS_MPI)
   if (text == "mpi") throw OptionError(std::string(name) + ": this program was built without MPI; configure with -DZERO_MPI=ON");
 #endif
-  options.communicator = text == "mpi" ? Transport::mpi : Transport::threads;
+#if !defined(ZERO_HAS_NCCL)
+  if (text == "nccl")
+    throw OptionError(std::string(name) + ": this program was built without NCCL; configure with -DZERO_CUDA=ON -DZERO_NCCL=ON");
+#endif
+  options.communicator = text == "mpi" ? Transport::mpi : text == "nccl" ? Transport::nccl : Transport::threads;
+}
+
+inline void set_device(Options& options, std::string_view name, std::string_view text) {
+  if (text != "host" && text != "cuda") throw OptionError(std::string(name) + ": expected host or cuda, not '" + std::string(text) + "'");
+#if !defined(ZERO_HAS_CUDA)
+  if (text == "cuda") throw OptionError(std::string(name) + ": this program was built without CUDA; configure with -DZERO_CUDA=ON");
+#endif
+  options.device = text == "cuda" ? Processor::cuda : Processor::host;
+}
+
+/// Which communicator goes with which device, and who says how many ranks there are.
+inline void check_ranks(Options& options, bool has_ranks) {
+  if (options.communicator == Transport::nccl && options.device == Processor::host)
+    throw OptionError("--communicator nccl: its ranks have a GPU each, so it needs --device cuda");
+  if (options.communicator == Transport::mpi && options.device == Processor::cuda)
+    throw OptionError("--communicator mpi: its ranks are on the host; with --device cuda, mpirun starts those of --communicator nccl too");
+  if (has_ranks && options.communicator == Transport::mpi)
+    throw OptionError("--ranks: with --communicator mpi it is mpirun that says how many");
+  if (has_ranks && options.communicator == Transport::nccl)
+    throw OptionError("--ranks: with --communicator nccl it is torchrun, Slurm or mpirun that says how many");
+  if (options.communicator == Transport::threads && options.device == Processor::cuda) {
+    if (has_ranks && options.ranks != 1) throw OptionError("--ranks: with --device cuda several ranks need --communicator nccl");
+    options.ranks = 1;
+  }
 }
 
 struct OptionEntry {
@@ -99,7 +130,9 @@ inline std::span<OptionEntry const> option_table() {
       {"--stage", "0|1|2|3", "what is sharded: 0 nothing, 1 optimizer states, 2 also gradients, 3 also parameters",
        [](Options& o, S n, S t) { set_number(o.stage, n, t, 0, 3); }},
       {"--ranks", "N", "ranks, threads of this process", [](Options& o, S n, S t) { set_number(o.ranks, n, t, 1, 1024); }},
-      {"--communicator", "threads|mpi", "what the ranks are; mpi: the processes that mpirun has started", set_communicator},
+      {"--communicator", "threads|mpi|nccl",
+       "what the ranks are; mpi, nccl: processes, which mpirun has started, for nccl also torchrun or Slurm", set_communicator},
+      {"--device", "host|cuda", "where the ranks compute; cuda: a GPU a rank; several ranks need --communicator nccl", set_device},
       {"--precision", "fp32|bf16", "element type of parameters and gradients; masters are fp32",
        [](Options& o, S n, S t) {
          if (t != "fp32" && t != "bf16") throw OptionError(std::string(n) + ": expected fp32 or bf16, not '" + std::string(t) + "'");
@@ -162,7 +195,7 @@ inline std::string help_text() {
   Options const defaults;
   Config const& c = defaults.config;
   auto const number = [](std::int64_t value) { return std::to_string(value); };
-  text += "\nDefaults: stage " + number(defaults.stage) + ", " + number(defaults.ranks) + " ranks, fp32, " + number(c.layers) +
+  text += "\nDefaults: stage " + number(defaults.stage) + ", " + number(defaults.ranks) + " ranks on the host, fp32, " + number(c.layers) +
           " layers, " + number(c.heads) + " heads, " + number(c.channels) + " channels, context " + number(c.context) + ", batch " +
           number(c.batch) + ", " + number(defaults.steps) + " steps, prompt \"" + defaults.prompt + "\".\n";
   return text;
@@ -202,8 +235,7 @@ inline Options parse_options(std::span<char const* const> arguments) {
     has_ranks = has_ranks || name == "--ranks";
   }
   if (options.help) return options;
-  if (has_ranks && options.communicator == Transport::mpi)
-    throw OptionError("--ranks: with --communicator mpi it is mpirun that says how many");
+  detail::check_ranks(options, has_ranks);
   if (has_vocabulary && !options.tokens16) throw OptionError("--vocabulary: only with --tokens16; text has 256 different bytes");
   if (options.tokens16 && options.data.empty()) throw OptionError("--tokens16: the files are missing (--data)");
   if (options.tokens16 && has_prompt) throw OptionError("--prompt: not with --tokens16, whose ids are not letters");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
-/// The training loop: the same text for every stage and precision.
+/// The training loop: the same text for every stage, precision, communicator and device.
 
 #include <chrono>
 #include <cmath>
@@ -16,10 +16,17 @@
 #include <zero/comm/mpi.hpp>
 #include <zero/comm/ordered.hpp>
 #endif
+#if defined(ZERO_HAS_NCCL)
+#include <zero/comm/nccl.hpp>
+#endif
 
 #include "gpt/activations.hpp"
+#include "gpt/attention.hpp"
+#include "gpt/blas.hpp"
 #include "gpt/curve.hpp"
+#include "gpt/layers.hpp"
 #include "gpt/layout.hpp"
+#include "gpt/math.hpp"
 #include "gpt/model.hpp"
 #include "gpt/options.hpp"
 #include "gpt/sampling.hpp"
@@ -55,9 +62,11 @@ inline zero::InitialValue initial_value(zero::ParameterLayout const& layout, Con
 }
 
 /// One rank's model: its activations, and which function belongs to which unit.
+template <class Math = HostMath>
 class Model {
 public:
-  Model(Config const& config, zero::ParameterLayout const& layout) : activations_(config), last_(layout.unit_count() - 1) {}
+  Model(Config const& config, zero::ParameterLayout const& layout, Math const& math = {})
+      : activations_(config, math), last_(layout.unit_count() - 1) {}
 
   template <class W>
   void forward(zero::Unit unit, zero::UnitView<W> weights, Batch const& batch) {
@@ -75,19 +84,22 @@ public:
     else embedding_backward(activations_, gradients, batch.tokens.data());
   }
 
-  /// Logits [context, vocabulary] of one sequence; the weights are whole.
+  /// Logits [context, vocabulary] of one sequence, for the host, valid until the next call; the weights are whole.
   template <class Whole>
   float const* logits(Whole const& weights, std::int32_t const* tokens) {
     embedding_forward(activations_, weights[zero::Unit{0}], tokens);
     for (std::int32_t i = 1; i < last_; ++i) block_forward(activations_, i - 1, weights[zero::Unit{i}]);
-    return head_forward(activations_, weights[zero::Unit{last_}]);
+    float const* const logits = head_forward(activations_, weights[zero::Unit{last_}]);
+    return on_host(activations_.math, activations_.config.rows() * activations_.config.vocabulary, logits, logits_);
   }
 
   [[nodiscard]] double loss() const noexcept { return loss_; }
+  [[nodiscard]] Math const& math() const noexcept { return activations_.math; }
 
 private:
-  Activations activations_;
+  Activations<Math> activations_;
   std::int32_t last_;
+  std::vector<float> logits_;
   double loss_ = 0;
 };
 
@@ -113,17 +125,22 @@ private:
 };
 
 /// The mean over the ranks of one number each.
+/// @param memory  of the group's device
 template <class Group>
-double mean(Group& group, typename Group::Device::Stream stream, double value) {
-  double sum = value;
-  if (group.size() > 1) group.enqueue(stream, zero::AllReduce<double>{.send = &sum, .receive = &sum, .count = 1});
-  Group::Device::synchronize(stream);
-  return sum / static_cast<double>(group.size());
+double mean(Group& group, typename Group::Device::Stream stream, double value, zero::MemoryResource& memory = zero::host_memory()) {
+  using Device = typename Group::Device;
+  if (group.size() == 1) return value;
+  zero::Buffer<double> sum(memory, 1, zero::Purpose::control);
+  Device::copy(stream, sum.data(), &value, sizeof value);
+  group.enqueue(stream, zero::AllReduce<double>{.send = sum.data(), .receive = sum.data(), .count = 1});
+  Device::copy(stream, &value, sum.data(), sizeof value);
+  Device::synchronize(stream);
+  return value / static_cast<double>(group.size());
 }
 
 /// The loss on validation data, which the ranks share out.
-template <class Parameters, class Group>
-double validate(Parameters& parameters, Group& group, Model& model, Text const& text, Config const& config, Batch& batch) {
+template <class Parameters, class Group, class Math>
+double validate(Parameters& parameters, Group& group, Model<Math>& model, Text const& text, Config const& config, Batch& batch) {
   constexpr std::int64_t most = 8;
   std::int64_t const available = batches_in(text.validation, config) / group.size();
   std::int64_t const batches = available < 1 ? 1 : available > most ? most : available;
@@ -133,23 +150,24 @@ double validate(Parameters& parameters, Group& group, Model& model, Text const& 
     auto pass = parameters.inference_pass();
     for (zero::Unit unit : parameters.layout().units()) {
       auto weights = pass.gather(unit);
-      model.forward<typename Parameters::parameter const>(unit, weights, batch);
+      model.template forward<typename Parameters::parameter const>(unit, weights, batch);
     }
     sum += model.loss();
   }
-  return mean(group, zero::HostStreamRef::calling_thread(), sum / static_cast<double>(batches));
+  return mean(group, model.math().stream(), sum / static_cast<double>(batches), model.math().memory());
 }
 
 /// Trains one rank. Rank 0 fills `result`.
-template <class Stage, class Precision, class Group>
+/// @param math  of the compute stream
+template <class Stage, class Precision, class Group, class Math = HostMath>
 void train(zero::ParameterLayout const& layout, Group& group, zero::Traffic& traffic, zero::Streams<typename Group::Device> streams,
-           zero::CountingResource& memory, Options const& options, Text const& text, RunResult& result) {
+           zero::CountingResource& memory, Options const& options, Text const& text, RunResult& result, Math const& math = {}) {
   using parameter = typename Precision::parameter;
   using gradient = typename Precision::gradient;
   using clock = std::chrono::steady_clock;
   Config const& config = options.config;
   bool const reports = group.rank() == 0;
-  Model model(config, layout);
+  Model model(config, layout, math);
   Batch batch(config);
   Progress progress(options, Stage::name);
 
@@ -168,12 +186,12 @@ void train(zero::ParameterLayout const& layout, Group& group, zero::Traffic& tra
       auto pass = parameters.training_pass({.last = m + 1 == options.micro_batches});
       for (zero::Unit unit : layout.units()) {
         auto weights = pass.gather(unit);
-        model.forward<parameter const>(unit, weights, batch);
+        model.template forward<parameter const>(unit, weights, batch);
       }
       for (zero::Unit unit : layout.units().reversed()) {
         auto weights = pass.gather(unit);
         auto gradients = pass.gradients(unit);
-        model.backward<parameter const, gradient>(unit, weights, gradients, batch);
+        model.template backward<parameter const, gradient>(unit, weights, gradients, batch);
         gradients.hand_over();
       }
       pass.finish();
@@ -189,7 +207,7 @@ void train(zero::ParameterLayout const& layout, Group& group, zero::Traffic& tra
         result.received[i] += traffic.received_bytes(static_cast<zero::Subject>(i)) - received[i];
       result.seconds += std::chrono::duration<double>(clock::now() - start).count();
     }
-    double const mean_loss = mean(group, streams.compute, loss);
+    double const mean_loss = mean(group, streams.compute, loss, math.memory());
     if (reports) {
       result.curve.training.push_back({step + 1, mean_loss});
       progress.step(step + 1, mean_loss, result.seconds);
@@ -214,7 +232,7 @@ void train(zero::ParameterLayout const& layout, Group& group, zero::Traffic& tra
     if (reports) {
       Config one = config;
       one.batch = 1;
-      Model writer(one, layout);
+      Model writer(one, layout, math);
       auto const tokens = generate(one, tokens_of(options.prompt), options.generate, options.sampling,
                                    [&](std::int32_t const* window) { return writer.logits(whole, window); });
       if (!options.tokens16) {
@@ -232,8 +250,9 @@ RunResult planned(Options const& options) {
   RunResult result;
   result.stage = Stage::name;
   result.curve.name = Stage::name;
-  result.plan = zero::plan<Stage, Precision, zero::AdamW>(make_layout(options.config), options.ranks,
-                                                          {.micro_batches = options.micro_batches, .step = {.max_norm = options.clip}});
+  result.plan = zero::plan<Stage, Precision, zero::AdamW>(
+      make_layout(options.config), options.ranks,
+      {.micro_batches = options.micro_batches, .overlapped = options.device == Processor::cuda, .step = {.max_norm = options.clip}});
   return result;
 }
 
@@ -274,9 +293,12 @@ struct World {
 #if defined(ZERO_HAS_MPI)
   zero::MpiCommunicator* mpi = nullptr;
 #endif
+#if defined(ZERO_HAS_NCCL)
+  zero::NcclCommunicator* nccl = nullptr;
+#endif
 };
 
-/// Trains with the ranks there are. Without threads the result is that of rank 0 on rank 0, and empty elsewhere.
+/// Trains on the host with the ranks there are. Without threads the result is that of rank 0 on rank 0, and empty elsewhere.
 template <class Stage, class Precision>
 RunResult train_with(World const& world, Options const& options, Text const& text) {
 #if defined(ZERO_HAS_MPI)

@@ -33,12 +33,56 @@ TEST_CASE("no_arguments_give_the_defaults") {
 TEST_CASE("ranks_are_threads_unless_processes_are_asked_for_and_built_in") {
   CHECK(parse({}).communicator == gpt::Transport::threads);
   CHECK(parse({"--communicator", "threads"}).communicator == gpt::Transport::threads);
-  CHECK(error_of({"--communicator", "pvm"}) == "--communicator: expected threads or mpi, not 'pvm'");
+  CHECK(error_of({"--communicator", "pvm"}) == "--communicator: expected threads, mpi or nccl, not 'pvm'");
 #if defined(ZERO_HAS_MPI)
   CHECK(parse({"--communicator", "mpi"}).communicator == gpt::Transport::mpi);
 #else
   CHECK(error_of({"--communicator", "mpi"}) == "--communicator: this program was built without MPI; configure with -DZERO_MPI=ON");
 #endif
+}
+
+TEST_CASE("ranks_compute_on_the_host_unless_gpus_are_asked_for_and_built_in") {
+  CHECK(parse({}).device == gpt::Processor::host);
+  CHECK(parse({"--device", "host"}).device == gpt::Processor::host);
+  CHECK(error_of({"--device", "tpu"}) == "--device: expected host or cuda, not 'tpu'");
+#if defined(ZERO_HAS_CUDA)
+  CHECK(parse({"--device", "cuda"}).device == gpt::Processor::cuda);
+#else
+  CHECK(error_of({"--device", "cuda"}) == "--device: this program was built without CUDA; configure with -DZERO_CUDA=ON");
+#endif
+#if defined(ZERO_HAS_NCCL)
+  CHECK(parse({"--device", "cuda", "--communicator", "nccl"}).communicator == gpt::Transport::nccl);
+#else
+  CHECK(error_of({"--communicator", "nccl"}) ==
+        "--communicator: this program was built without NCCL; configure with -DZERO_CUDA=ON -DZERO_NCCL=ON");
+#endif
+}
+
+TEST_CASE("communicator_and_device_must_go_together") {
+  auto const ranks_of = [](gpt::Transport communicator, gpt::Processor device, int ranks, bool has_ranks) -> std::string {
+    gpt::Options options;
+    options.ranks = ranks;
+    options.communicator = communicator;
+    options.device = device;
+    try {
+      gpt::detail::check_ranks(options, has_ranks);
+    } catch (gpt::OptionError const& error) {
+      return error.what();
+    }
+    return std::to_string(options.ranks);
+  };
+  using enum gpt::Transport;
+  using enum gpt::Processor;
+  CHECK(ranks_of(threads, host, 4, true) == "4");
+  CHECK(ranks_of(threads, cuda, 4, false) == "1");
+  CHECK(ranks_of(threads, cuda, 1, true) == "1");
+  CHECK(ranks_of(threads, cuda, 2, true) == "--ranks: with --device cuda several ranks need --communicator nccl");
+  CHECK(ranks_of(mpi, host, 2, true) == "--ranks: with --communicator mpi it is mpirun that says how many");
+  CHECK(ranks_of(nccl, cuda, 2, true) == "--ranks: with --communicator nccl it is torchrun, Slurm or mpirun that says how many");
+  CHECK(ranks_of(nccl, cuda, 4, false) == "4");
+  CHECK(ranks_of(nccl, host, 4, false) == "--communicator nccl: its ranks have a GPU each, so it needs --device cuda");
+  CHECK(ranks_of(mpi, cuda, 4, false) ==
+        "--communicator mpi: its ranks are on the host; with --device cuda, mpirun starts those of --communicator nccl too");
 }
 
 TEST_CASE("values_follow_their_name_or_an_equals_sign") {

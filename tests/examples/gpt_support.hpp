@@ -14,6 +14,9 @@
 #include <zero/layout/parameter_layout.hpp>
 #include <zero/train/unit_view.hpp>
 
+#include "gpt/attention.hpp"
+#include "gpt/blas.hpp"
+#include "gpt/layers.hpp"
 #include "gpt/layout.hpp"
 #include "gpt/model.hpp"
 
@@ -58,16 +61,16 @@ void fill_randomly(WholeModel<T>& model, float size) {
   }
 }
 
-template <class W>
-double forward(gpt::Activations& activations, WholeModel<W> const& weights, std::int32_t const* tokens, std::int32_t const* targets) {
+template <class M, class Weights>
+double forward(gpt::Activations<M>& activations, Weights const& weights, std::int32_t const* tokens, std::int32_t const* targets) {
   std::int64_t const layers = activations.config.layers;
   gpt::embedding_forward(activations, weights[0], tokens);
   for (std::int64_t layer = 0; layer < layers; ++layer) gpt::block_forward(activations, layer, weights[1 + layer]);
   return gpt::head_forward_loss(activations, weights[1 + layers], targets);
 }
 
-template <class W, class G>
-void backward(gpt::Activations& activations, WholeModel<W> const& weights, WholeModel<G> const& gradients, std::int32_t const* tokens) {
+template <class M, class Weights, class Gradients>
+void backward(gpt::Activations<M>& activations, Weights const& weights, Gradients const& gradients, std::int32_t const* tokens) {
   std::int64_t const layers = activations.config.layers;
   gpt::head_backward(activations, weights[1 + layers], gradients[1 + layers]);
   for (std::int64_t layer = layers; layer-- > 0;) gpt::block_backward(activations, layer, weights[1 + layer], gradients[1 + layer]);

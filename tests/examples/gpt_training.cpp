@@ -64,7 +64,7 @@ std::vector<Trained> train(zero::test::Fixture const& fixture, Shares shares, do
   zero::run_ranks(shares.ranks, [&](zero::ThreadCommunicator& group) {
     Trained& result = results[static_cast<std::size_t>(group.rank())];
     auto const here = zero::HostStreamRef::calling_thread();
-    gpt::Model model(config, layout);
+    gpt::Model<> model(config, layout);
     gpt::Batch batch(config);
     auto parameters = zero::shard_parameters<Stage, zero::Precision<float>>(layout, group, {here, here}, zero::host_memory());
     zero::ShardedOptimizer<zero::AdamW, Stage> optimizer{
