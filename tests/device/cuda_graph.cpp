@@ -45,6 +45,22 @@ struct Hold {
   void operator()() const { gate->pass(); }
 };
 
+/// Opens the gate and waits for the streams at the end of the scope: what is queued uses the test's objects.
+class QuietAtEnd {
+public:
+  QuietAtEnd(std::vector<CudaStreamRef> streams, zero::test::Gate& gate) : streams_(std::move(streams)), gate_(gate) {}
+  QuietAtEnd(QuietAtEnd const&) = delete;
+  QuietAtEnd& operator=(QuietAtEnd const&) = delete;
+  ~QuietAtEnd() {
+    gate_.open();
+    for (CudaStreamRef stream : streams_) cudaStreamSynchronize(stream.native());
+  }
+
+private:
+  std::vector<CudaStreamRef> streams_;
+  zero::test::Gate& gate_;
+};
+
 }  // namespace
 
 TEST_CASE("a_graph_holds_what_was_enqueued_in_the_capture_and_runs_at_each_launch") {
@@ -100,10 +116,10 @@ TEST_CASE("a_graph_is_owned") {
 TEST_CASE("events_from_before_a_capture_keep_their_meaning") {
   zero::standin::reset();
   zero::test::Gate gate;
-  zero::test::OpenAtEnd const end(gate);
   CudaStream const a{{.events = 2}};
+  QuietAtEnd const end{{a}, gate};
   CudaEvent const first = a.record();
-  first.synchronize();
+  REQUIRE(cudaStreamSynchronize(a.native()) == cudaSuccess);
   CudaDevice::run(a, Hold{&gate});
   CudaEvent const pending = a.record();
   CudaEvent captured;
@@ -132,10 +148,10 @@ TEST_CASE("events_from_before_a_capture_keep_their_meaning") {
 TEST_CASE("nothing_is_waited_for_in_a_capture") {
   zero::standin::reset();
   zero::test::Gate gate;
-  zero::test::OpenAtEnd const end(gate);
   CudaStream const a;
   CudaStream const b;
   CudaStream const outside;
+  QuietAtEnd const end{{a, b, outside}, gate};
   CudaEvent const complete = outside.record();
   outside.synchronize();
   CudaDevice::run(outside, Hold{&gate});
@@ -202,13 +218,13 @@ TEST_CASE("two_owners_of_one_cuda_stream_are_captured_together") {
   REQUIRE(cudaStreamCreateWithFlags(&native, cudaStreamNonBlocking) == cudaSuccess);
   std::vector<int> order;
   {
-    CudaStream const a = CudaStream::adopt(native);
-    CudaStream const again = CudaStream::adopt(native);
+    CudaStream const a = CudaStream::adopt(native, {.events = 1});
+    CudaStream const again = CudaStream::adopt(native, {.events = 1});
     CudaEvent const before = again.record();
     CudaGraph const graph = CudaDevice::capture(a, again, [&] {
+      static_cast<void>(again.record());
       append(again, order, 1);
       again.wait(a.record());
-      static_cast<void>(again.record());
     });
     before.synchronize();
     CudaDevice::launch(a, graph);

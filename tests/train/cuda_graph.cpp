@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <zero/comm/operations.hpp>
 #include <zero/comm/self.hpp>
 #include <zero/device/cuda_device.hpp>
 #include <zero/device/cuda_memory.hpp>
@@ -96,6 +97,15 @@ public:
 
   [[nodiscard]] auto capture() {
     return parameters.capture([this] { static_cast<void>(passes_and_step()); });
+  }
+
+  /// What the device holds of a decision.
+  [[nodiscard]] zero::StepState at(zero::StepState const* state) {
+    zero::StepState result{};
+    compute.synchronize();
+    CudaDevice::copy(compute, &result, state, sizeof result);
+    compute.synchronize();
+    return result;
   }
 
   /// The bytes of all parameters and of the optimizer's states.
@@ -310,9 +320,13 @@ TEST_CASE("several_replays_are_counted_at_once") {
   Decision<CudaDevice> const eager = loop.passes_and_step();
   Decision<CudaDevice> const replayed = loop.parameters.replay(graph);
   CHECK(last.wait().applied_steps == 7);
+  CHECK(loop.at(last.state()).applied_steps == 7);  // where kernels find it
+  CHECK(loop.at(eager.state()).applied_steps == 8);
   CHECK(eager.wait().applied_steps == 8);
   CHECK(replayed.wait().applied_steps == 9);
-  for (int i = 0; i < 2; ++i) static_cast<void>(loop.parameters.replay(graph));
+  Decision<CudaDevice> const tenth = loop.parameters.replay(graph);
+  static_cast<void>(loop.parameters.replay(graph));
+  CHECK(loop.at(tenth.state()).applied_steps == 10);  // also where the captured step had another number
   CHECK_THROWS_AS(static_cast<void>(last.wait()), zero::UsageError);
 }
 
@@ -353,10 +367,16 @@ TEST_CASE("what_is_refused_in_a_capture_ends_it_and_changes_nothing") {
     loop.compute.synchronize();  // leaves a pass
   });
   std::optional<decltype(loop.parameters.training_pass())> left_open;
-  refused(usage, [&] { left_open.emplace(loop.parameters.engine(), zero::TrainingPassOptions{}, zero::SourceLocation::current()); });
+  std::optional<decltype(left_open->gradients(zero::Unit{}))> gradients_left_open;
+  refused(usage, [&] {
+    left_open.emplace(loop.parameters.engine(), zero::TrainingPassOptions{}, zero::SourceLocation::current());
+    gradients_left_open.emplace(left_open->gradients(loop.layout.units()[0]));
+    loop.compute.synchronize();
+  });
   CHECK_THROWS_WITH_AS(left_open->finish(), doctest::Contains("this pass has ended"), zero::UsageError);
+  gradients_left_open.reset();
   left_open.reset();
-  loop.parameters.discard_gradients();  // of the pass that was left
+  CHECK_NOTHROW(static_cast<void>(loop.parameters.inference_pass()));
   refused(device, [&] {
     loop.pass(false);
     void* block = nullptr;
@@ -371,7 +391,25 @@ TEST_CASE("what_is_refused_in_a_capture_ends_it_and_changes_nothing") {
     throw std::runtime_error("the work's own");
   });
   CHECK(zero::standin::live().graphs == 0);
+  float* const number = loop.target.data();
+  CHECK_NOTHROW(loop.alone.enqueue(loop.compute, zero::AllReduce<float>{.send = number, .receive = number, .count = 1, .factor = 1}));
   check_untouched(loop, 1);
+}
+
+TEST_CASE("a_capture_in_a_capture_is_refused_and_does_not_end_the_outer_one") {
+  zero::standin::reset();
+  Stage2Loop loop(true);
+  Stage2Loop other(true);
+  for (Stage2Loop* l : {&loop, &other}) {
+    prepare(*l, 0);
+    static_cast<void>(l->passes_and_step());
+  }
+  auto const graph = loop.parameters.capture([&] {
+    CHECK_THROWS_WITH_AS(static_cast<void>(loop.capture()), doctest::Contains("a capture is under way"), zero::UsageError);
+    static_cast<void>(loop.passes_and_step());
+  });
+  CHECK(loop.parameters.replay(graph).wait().norm == other.passes_and_step().wait().norm);
+  CHECK(loop.contents() == other.contents());
 }
 
 TEST_CASE("a_pass_that_needs_new_memory_is_not_captured") {
@@ -400,8 +438,9 @@ TEST_CASE("captures_are_begun_by_the_parameters_between_passes") {
   REQUIRE(cudaStreamEndCapture(loop.compute.native(), &graph) == cudaSuccess);
   cudaGraphDestroy(graph);
   {
-    auto const pass = loop.parameters.inference_pass();
+    auto pass = loop.parameters.inference_pass();
     CHECK_THROWS_AS(static_cast<void>(loop.parameters.capture(nothing)), zero::UsageError);
+    CHECK_NOTHROW(static_cast<void>(pass.gather(loop.layout.units()[0])));  // it is still open
   }
   {
     auto const whole = loop.parameters.gather_all();

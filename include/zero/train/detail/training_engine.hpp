@@ -124,14 +124,15 @@ public:
     last_seen_ = last_seen_ || last_;
   }
 
-  void end_inference_pass() noexcept {
+  void end_inference_pass(std::uint64_t pass) noexcept {
+    if (pass != pass_) return;  // It was left open in a capture.
     kind_ = PassKind::none;
     weights_.end_phase();
   }
 
-  void abandon_pass(bool unwinding) noexcept {
-    kind_ = PassKind::none;
-    weights_.end_phase();
+  void abandon_pass(std::uint64_t pass, bool unwinding) noexcept {
+    if (pass != pass_) return;
+    end_inference_pass(pass);
     abandon(std::nullopt, unwinding);
   }
 
