@@ -21,6 +21,7 @@
 #include <zero/tensor/placement.hpp>
 #include <zero/tensor/sharded_tensor.hpp>
 #include <zero/tensor/tensor_ref.hpp>
+#include <zero/train/captured_graph.hpp>
 #include <zero/train/initial_values.hpp>
 #include <zero/train/optimizers.hpp>
 #include <zero/train/pass.hpp>
@@ -36,6 +37,7 @@
 // The CUDA back end, on with the CMake target zero::cuda. Kernels need a CUDA compiler; all else of it does not.
 #if defined(ZERO_HAS_CUDA)
 #include <zero/device/cuda_device.hpp>
+#include <zero/device/cuda_graph.hpp>
 #include <zero/device/cuda_memory.hpp>
 #include <zero/device/cuda_stream.hpp>
 #if defined(__CUDACC__)

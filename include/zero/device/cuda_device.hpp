@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include <zero/core/error.hpp>
 #include <zero/device/cuda_call.hpp>
+#include <zero/device/cuda_graph.hpp>
 #include <zero/device/cuda_memory.hpp>
 #include <zero/device/cuda_stream.hpp>
 #include <zero/device/device.hpp>
@@ -49,6 +51,7 @@ concept CudaFunctor = std::is_trivially_copyable_v<F> && sizeof(F) <= cuda_funct
 struct CudaDevice {
   using Stream = CudaStreamRef;
   using Event = CudaEvent;
+  using Graph = CudaGraph;
 
   static constexpr char const* name = "cuda";
 
@@ -152,6 +155,30 @@ struct CudaDevice {
     }
   }
 
+  /// Makes a graph of what `work()` enqueues to the two streams, and to streams that wait for their events meanwhile. Nothing of it runs. What
+  /// was enqueued before is before a launch on `origin`. `work` may not wait for a device, nor allocate or free memory of one.
+  ///
+  /// `zero::ShardedParameters::capture` is the one for passes and steps.
+  /// @param side  May be the same stream.
+  /// @throws what `work` throws; UsageError where a stream is captured already; DeviceError
+  template <std::invocable Work>
+  [[nodiscard]] static Graph capture(Stream origin, Stream side, Work&& work, SourceLocation where = SourceLocation::current()) {
+    detail::CudaDeviceGuard const guard(origin.device(), where);
+    detail::CudaCaptureScope scope(origin, side, where);
+    std::forward<Work>(work)();
+    return scope.end(where);
+  }
+
+  /// Whether work that is enqueued now would go into a graph, whoever began its capture.
+  [[nodiscard]] static bool is_capturing(Stream stream) noexcept { return stream.natively_capturing(); }
+
+  /// Enqueues the whole graph.
+  /// @throws UsageError for an empty graph; DeviceError
+  static void launch(Stream stream, Graph const& graph, SourceLocation where = SourceLocation::current()) {
+    if (graph.native() == nullptr) throw UsageError("launch: the graph is empty", where);
+    stream.enqueue("cudaGraphLaunch", where, [&] { return cudaGraphLaunch(graph.native(), stream.native()); });
+  }
+
 private:
   template <bool Launches>
   static constexpr void check_launches() {
@@ -173,6 +200,6 @@ private:
   }
 };
 
-static_assert(check_device<CudaDevice>());
+static_assert(check_device<CudaDevice>() && CapturesGraphs<CudaDevice>);
 
 }  // namespace zero

@@ -19,11 +19,18 @@ namespace zero {
 
 class CudaStream;
 
+namespace detail {
+class CudaCaptureScope;
+}
+
 /// A point in a CUDA stream: complete when everything enqueued before it is. Trivially copyable; a default one is complete already.
 /// An event may be used while the stream it was recorded on exists.
 ///
 /// A stream has a ring of CUDA events. An event older than the ring, whose point was not complete when its place in the ring was needed
 /// again, stands for the later point that took the place: waiting for it may take longer, and may throw what failed in between.
+///
+/// An event that was recorded while the stream was captured stands for a point in the graph: streams may wait for it in that capture, and join
+/// it so; nobody else may.
 class CudaEvent {
 public:
   constexpr CudaEvent() noexcept = default;
@@ -32,7 +39,8 @@ public:
   [[nodiscard]] bool ready() const noexcept { return core_ == nullptr || core_->reached(ticket_); }
 
   /// Blocks the calling thread until the event is complete.
-  /// @throws the cause with which the stream failed, if it failed at or before this point; DeviceError where CUDA reports one.
+  /// @throws the cause with which the stream failed, if it failed at or before this point; DeviceError where CUDA reports one; UsageError
+  /// for a point in a graph, and in a capture.
   void synchronize(SourceLocation where = SourceLocation::current()) const {
     if (core_ == nullptr) return;
     core_->wait_until(ticket_, where);
@@ -71,7 +79,8 @@ public:
 
   /// Lets what is enqueued from now on start only when the event is complete. Returns at once. If the event's stream failed at or before
   /// the event, or fails before the event is complete, this stream fails with the same cause.
-  /// @throws whatever failed this stream earlier; DeviceError.
+  /// @throws whatever failed this stream earlier; DeviceError; UsageError where one of the two is in a capture and the event not, unless it is
+  /// complete.
   void wait(CudaEvent event, SourceLocation where = SourceLocation::current()) const {
     core_->throw_if_failed();
     if (event.core_ == nullptr || event.core_ == core_) return;
@@ -80,7 +89,7 @@ public:
   }
 
   /// Blocks the calling thread until everything enqueued so far is done, also on a failed stream.
-  /// @throws the cause if the stream has failed; DeviceError where CUDA reports an error.
+  /// @throws the cause if the stream has failed; DeviceError where CUDA reports an error; UsageError in a capture.
   void synchronize(SourceLocation where = SourceLocation::current()) const {
     core_->wait_until_idle(where);
     core_->throw_if_failed();
@@ -109,10 +118,16 @@ public:
     if (cudaError_t const error = call(); error != cudaSuccess) core_->fail_and_throw(name, error, where);
   }
 
+  /// Whether the library is capturing the stream, so that what is enqueued now goes into a graph: see `CudaDevice::capture`.
+  [[nodiscard]] bool capturing() const noexcept { return core_->capturing(); }
+  /// The same, also where the caller captures it by calls of CUDA's own; asks CUDA.
+  [[nodiscard]] bool natively_capturing() const noexcept { return core_->natively_capturing(); }
+
   /// True for views of the same stream: then nothing enqueued to one overlaps with what is enqueued to the other.
   friend bool operator==(CudaStreamRef a, CudaStreamRef b) noexcept { return a.core_ == b.core_ || a.native() == b.native(); }
 
 protected:
+  friend class detail::CudaCaptureScope;
   explicit CudaStreamRef(detail::CudaStreamCore* core) noexcept : core_(core) {}
 
   detail::CudaStreamCore* core_;
@@ -131,7 +146,7 @@ struct CudaStreamOptions {
 /// The destructor neither waits nor throws: CUDA runs what is queued to its end. Memory that queued work uses must live until then.
 ///
 /// @par Memory
-/// `events` CUDA events without timing. Nothing is allocated after construction, but for a few bytes when a stream waits for another one
+/// `events` CUDA events without timing, twice as many from the first capture on. Nothing is allocated after construction, but for a few bytes when a stream waits for another one
 /// for the first time.
 class CudaStream : public CudaStreamRef {
 public:

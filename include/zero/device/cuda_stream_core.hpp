@@ -15,6 +15,7 @@
 
 #include <zero/core/error.hpp>
 #include <zero/device/cuda_call.hpp>
+#include <zero/device/cuda_capture.hpp>
 
 namespace zero::detail {
 
@@ -26,6 +27,10 @@ namespace zero::detail {
 ///
 /// CUDA knows no failed streams, so the failure is kept here: tickets up to `good_` are a success, those after it carry the cause. Whoever
 /// enqueued a wait for a ticket is remembered until this core ends, and fails with it. References keep a core alive for that.
+///
+/// While the stream is captured its points are recorded on a second ring of events, so that those of the first keep their meaning: CUDA
+/// refuses whoever asks or waits for an event whose last record was captured. What CUDA refuses in a capture fails the capture, not the stream:
+/// nothing of it has run.
 class CudaStreamCore {
 public:
   /// @param native  a stream of the caller's, or null: one is created.
@@ -59,6 +64,10 @@ public:
         if (cudaEventDestroy(event) != cudaSuccess) forget_cuda_error();
       }
       events_.clear();
+      for (cudaEvent_t event : capture_events_) {
+        if (cudaEventDestroy(event) != cudaSuccess) forget_cuda_error();
+      }
+      capture_events_.clear();
       if (created_ && cudaStreamDestroy(native_) != cudaSuccess) forget_cuda_error();
       created_ = false;
     }
@@ -71,6 +80,7 @@ public:
   /// Marks a point. On a failed stream, or where CUDA refuses, a ticket that carries the failure.
   [[nodiscard]] std::uint64_t record() noexcept {
     std::lock_guard const lock(mutex_);
+    if (capturing()) return record_in_capture();
     std::uint64_t const ticket = ++recorded_;
     if (failed_.load(std::memory_order_relaxed)) return ticket;
     cudaEvent_t const event = event_of(ticket);
@@ -87,9 +97,10 @@ public:
   /// True where the ticket is known, without asking CUDA, to be complete.
   [[nodiscard]] bool known_complete(std::uint64_t ticket) const noexcept { return completed_.load(std::memory_order_acquire) >= ticket; }
 
-  /// True where waiting for the ticket would not block.
+  /// True where waiting for the ticket would not block. Never of a captured point.
   [[nodiscard]] bool reached(std::uint64_t ticket) noexcept {
     if (known_complete(ticket)) return true;
+    if ((ticket & captured_ticket) != 0) return false;
     std::lock_guard const lock(mutex_);
     if (ended_ || ticket > marked_) return true;  // nothing was marked: it carries a failure
     if (!is_complete(event_of(ticket))) return false;
@@ -98,8 +109,12 @@ public:
   }
 
   /// Blocks until the ticket is complete. Failures of CUDA fail the stream.
+  /// @throws UsageError for a captured point, or in a capture.
   void wait_until(std::uint64_t ticket, SourceLocation where) {
     if (known_complete(ticket)) return;
+    if ((ticket & captured_ticket) != 0) throw UsageError("a point in a captured graph is nothing that the host can wait for", where);
+    if (capturing() && reached(ticket)) return;
+    check_not_capturing(where);
     cudaEvent_t event = nullptr;
     {
       std::lock_guard const lock(mutex_);
@@ -115,7 +130,9 @@ public:
   }
 
   /// Blocks until the stream is idle. Failures of CUDA fail the stream.
+  /// @throws UsageError in a capture.
   void wait_until_idle(SourceLocation where) {
+    check_not_capturing(where);
     std::uint64_t marked = 0;
     {
       std::lock_guard const lock(mutex_);
@@ -130,8 +147,10 @@ public:
   }
 
   /// Lets another stream wait for a ticket of this one; where this stream fails before the ticket is complete, the other does too.
-  /// @throws DeviceError with which `other` has failed.
+  /// @throws DeviceError with which `other` has failed; UsageError where the wait would lead into a capture or out of one.
   void let_wait(CudaStreamCore& other, std::uint64_t ticket, SourceLocation where) {
+    if ((ticket & captured_ticket) != 0) return let_wait_in_capture(other, ticket, where);
+    if (other.capturing()) return check_before_capture(other, ticket, where);
     cudaEvent_t event = nullptr;
     std::exception_ptr cause;
     {
@@ -159,6 +178,7 @@ public:
 
   /// @throws DeviceError of this call.
   [[noreturn]] void fail_and_throw(char const* call, cudaError_t error, SourceLocation where) {
+    if (capturing()) throw cuda_error(call, error, where);
     std::exception_ptr const cause = cause_of(call, error, where);
     fail(cause);
     std::rethrow_exception(cause);
@@ -173,6 +193,49 @@ public:
   void throw_if_failed() const {
     if (failed_.load(std::memory_order_acquire)) std::rethrow_exception(cause_);
   }
+
+  // Captures. Called by the thread that captures.
+
+  /// True from the begin of a capture, or the first wait for one of its points, to its end.
+  [[nodiscard]] bool capturing() const noexcept { return capture_.load(std::memory_order_relaxed) != nullptr; }
+  /// The same, also of captures that CUDA was asked for behind the library's back.
+  [[nodiscard]] bool natively_capturing() const noexcept {
+    if (capturing()) return true;
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(native_, &status) != cudaSuccess) forget_cuda_error();  // The next call meets it again.
+    return status != cudaStreamCaptureStatusNone;
+  }
+
+  /// The stream is not captured yet. @throws DeviceError
+  void begin_capture(CudaCapture& capture, SourceLocation where) {
+    throw_if_failed();
+    prepare_capture(capture, where);
+    check_cuda("cudaStreamBeginCapture", cudaStreamBeginCapture(native_, cudaStreamCaptureModeThreadLocal), where);
+    enter_capture(capture);
+  }
+
+  /// Makes sure that taking part in a capture will not fail for want of memory or events.
+  void prepare_capture(CudaCapture& capture, SourceLocation where) {
+    capture.streams.reserve(capture.streams.size() + 1);
+    CudaDeviceGuard const guard(device_, where);
+    capture_events_.reserve(events_.size());
+    while (capture_events_.size() < events_.size()) capture_events_.push_back(new_event(where));
+  }
+
+  /// Takes part in a capture of the same CUDA stream that another core has begun.
+  void share_capture(CudaCapture& capture, SourceLocation where) {
+    prepare_capture(capture, where);
+    enter_capture(capture);
+  }
+
+  void leave_capture() noexcept {
+    capture_.store(nullptr, std::memory_order_relaxed);
+    before_capture_ = false;
+    remove_reference();
+  }
+
+  /// What was enqueued before the capture is before all of its graph: the stream it begins on has waited for it.
+  void is_before_capture() noexcept { before_capture_ = true; }
 
 private:
   struct Dependent {
@@ -191,11 +254,61 @@ private:
     }
     events_.reserve(static_cast<std::size_t>(events));
     dependents_.reserve(8);
-    for (int i = 0; i < events; ++i) {
-      cudaEvent_t event = nullptr;
-      check_cuda("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&event, cudaEventDisableTiming), where);
-      events_.push_back(event);
+    for (int i = 0; i < events; ++i) events_.push_back(new_event(where));
+  }
+
+  [[nodiscard]] static cudaEvent_t new_event(SourceLocation where) {
+    cudaEvent_t event = nullptr;
+    check_cuda("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&event, cudaEventDisableTiming), where);
+    return event;
+  }
+
+  void check_not_capturing(SourceLocation where) const {
+    if (capturing()) throw UsageError("the stream is being captured: the host cannot wait for what has not run", where);
+  }
+
+  void enter_capture(CudaCapture& capture) noexcept {
+    capture.streams.push_back(this);  // reserved
+    add_reference();
+    ++captures_;
+    captured_ = 0;
+    capture_.store(&capture, std::memory_order_relaxed);
+  }
+
+  [[nodiscard]] std::uint64_t ticket_in_capture() const noexcept { return captured_ticket | captures_ << 32 | captured_; }
+
+  /// Where CUDA refuses, or the stream has failed, a ticket of no capture: whoever waits for it learns of it.
+  [[nodiscard]] std::uint64_t record_in_capture() noexcept {
+    ++captured_;
+    cudaEvent_t const event = capture_events_[static_cast<std::size_t>(captured_ % capture_events_.size())];
+    if (cudaEventRecord(event, native_) == cudaSuccess) return ticket_in_capture();
+    forget_cuda_error();
+    return captured_ticket;
+  }
+
+  void let_wait_in_capture(CudaStreamCore& other, std::uint64_t ticket, SourceLocation where) {
+    if (std::exception_ptr const cause = failure_at(ticket)) std::rethrow_exception(cause);
+    if (ticket == captured_ticket) check_cuda("cudaEventRecord", cudaErrorStreamCaptureInvalidated, where);
+    CudaCapture* const capture = capture_.load(std::memory_order_relaxed);
+    if (capture == nullptr || (ticket >> 32) != (ticket_in_capture() >> 32)) {
+      throw UsageError("the event was recorded in a capture that has ended: it stands for nothing", where);
     }
+    bool const joins = !other.capturing();
+    if (joins) other.prepare_capture(*capture, where);
+    cudaEvent_t const event = capture_events_[static_cast<std::size_t>((ticket & 0xffff'ffff) % capture_events_.size())];
+    check_cuda("cudaStreamWaitEvent", cudaStreamWaitEvent(other.native_, event, 0), where);
+    if (joins) other.enter_capture(*capture);
+  }
+
+  /// A captured stream cannot wait for a point from before the capture; it need not where that is complete, or before the graph anyway.
+  void check_before_capture(CudaStreamCore const& other, std::uint64_t ticket, SourceLocation where) {
+    if (std::exception_ptr const cause = failure_at(ticket)) std::rethrow_exception(cause);
+    bool const together = capturing() && capture_.load(std::memory_order_relaxed) == other.capture_.load(std::memory_order_relaxed);
+    if (together && before_capture_) return;
+    CudaQueriesInCapture const queries(true);
+    if (reached(ticket)) return;
+    throw UsageError("a captured stream cannot wait for an event from outside of the capture: wait for it before the capture begins",
+                     where);
   }
 
   [[nodiscard]] static std::exception_ptr cause_of(char const* call, cudaError_t error, SourceLocation where) noexcept {
@@ -210,7 +323,8 @@ private:
     return events_[static_cast<std::size_t>(ticket % events_.size())];
   }
 
-  [[nodiscard]] static bool is_complete(cudaEvent_t event) noexcept {
+  [[nodiscard]] bool is_complete(cudaEvent_t event) const noexcept {
+    CudaQueriesInCapture const queries(capturing());
     if (cudaEventQuery(event) == cudaSuccess) return true;
     forget_cuda_error();
     return false;
@@ -259,11 +373,16 @@ private:
   bool created_ = false;
   bool ended_ = false;
   std::vector<cudaEvent_t> events_;
+  std::vector<cudaEvent_t> capture_events_;  // empty before the first capture
   std::vector<Dependent> dependents_;
   std::uint64_t recorded_ = 0;  // the last ticket
   std::uint64_t marked_ = 0;    // the last ticket that has an event
   std::atomic<std::uint64_t> completed_ = 0;
-  std::exception_ptr cause_;  // Written once, before failed_, as good_ is.
+  std::atomic<CudaCapture*> capture_ = nullptr;
+  std::uint64_t captures_ = 0;   // so far
+  std::uint64_t captured_ = 0;   // points in the capture
+  bool before_capture_ = false;  // see is_before_capture()
+  std::exception_ptr cause_;     // Written once, before failed_, as good_ is.
   std::uint64_t good_ = 0;
   std::atomic<bool> failed_ = false;
   std::atomic<std::uint32_t> references_ = 1;

@@ -40,7 +40,7 @@ public:
   TrainingPass(TrainingPass const&) = delete;
   TrainingPass& operator=(TrainingPass const&) = delete;
   ~TrainingPass() {
-    if (!finished_) engine_->abandon_pass(std::uncaught_exceptions() > exceptions_);
+    if (!finished_) engine_->abandon_pass(number_, std::uncaught_exceptions() > exceptions_);
   }
 
   /// The unit's weights, whole: a plain view where parameters are Replicated, else a scope that gathered them.
@@ -90,7 +90,7 @@ public:
       : engine_(&engine), number_(engine.begin_pass(detail::PassKind::inference, false, where)) {}
   InferencePass(InferencePass const&) = delete;
   InferencePass& operator=(InferencePass const&) = delete;
-  ~InferencePass() { engine_->end_inference_pass(); }
+  ~InferencePass() { engine_->end_inference_pass(number_); }
 
   /// As `TrainingPass::gather`.
   [[nodiscard]] auto gather(Unit unit, SourceLocation where = SourceLocation::current()) { return engine_->gather(number_, unit, where); }

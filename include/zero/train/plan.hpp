@@ -258,7 +258,8 @@ template <Stage S, PrecisionPolicy P, class Opt>
   held(Purpose::gathered) = loop.gathered_elements() * static_cast<std::int64_t>(sizeof(typename P::parameter));
   held(Purpose::gradient_scratch) = loop.scratch_elements() * static_cast<std::int64_t>(sizeof(typename P::gradient));
   held(Purpose::staging) = Rules::staging_bytes(partition);
-  held(Purpose::control) = detail::control_bytes<Accumulator>(partition.ranks()) + static_cast<std::int64_t>(sizeof(UpdateState<Opt>));
+  held(Purpose::control) =
+      detail::control_bytes<Accumulator>(partition.ranks()) + static_cast<std::int64_t>(sizeof(detail::UpdateMemory<Opt>));
 
   received(Subject::parameters) = loop.parameters_received;
   received(Subject::gradients) = loop.gradients_received;

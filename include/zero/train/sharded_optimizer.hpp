@@ -15,6 +15,7 @@
 #include <zero/device/memory.hpp>
 #include <zero/tensor/placement.hpp>
 #include <zero/tensor/tensor_ref.hpp>
+#include <zero/train/detail/control_layout.hpp>
 #include <zero/train/detail/parameter_storage.hpp>
 #include <zero/train/optimizer_step.hpp>
 #include <zero/train/optimizers.hpp>
@@ -32,6 +33,21 @@ struct AdvanceUpdate {
   O optimizer;
   StepState const* decision;
   ZERO_HOST_DEVICE void operator()() const { advance(*state, optimizer, *decision); }
+};
+
+/// The same in a graph, which reads the options of the time when it runs.
+template <class O>
+struct AdvanceCapturedUpdate {
+  UpdateMemory<O>* update;
+  StepState const* decision;
+  ZERO_HOST_DEVICE void operator()() const { advance(update->state, update->options, *decision); }
+};
+
+template <class O>
+struct StoreOptions {
+  O* to;
+  O options;
+  ZERO_HOST_DEVICE void operator()() const { *to = options; }
 };
 
 /// The name of a type, equal on ranks that run the same program.
@@ -98,7 +114,7 @@ public:
       elements_ = detail::stored_elements<typename S::optimizer_states>(parameters.partition(), true);
       states_ = Buffer<std::byte>(parameters.memory(), Opt::states * elements_ * static_cast<std::int64_t>(sizeof(Master)),
                                   Purpose::optimizer_states);
-      update_ = Buffer<std::byte>(parameters.memory(), static_cast<std::int64_t>(sizeof(UpdateState<Opt>)), Purpose::control);
+      update_ = Buffer<std::byte>(parameters.memory(), static_cast<std::int64_t>(sizeof(detail::UpdateMemory<Opt>)), Purpose::control);
       auto const compute = engine.streams().compute();
       Device::fill(compute, states_.data(), states_.size(), std::byte{});
       Device::fill(compute, update_.data(), update_.size(), std::byte{});
@@ -148,9 +164,14 @@ public:
     check_options(parameters, where);
     engine.begin_apply(decision, applied_, detail::options_hash(options_), where);
     applied_ = decision.number();
-    auto* const update = reinterpret_cast<UpdateState<Opt>*>(update_.data());
+    auto* const update = &memory()->state;
     auto const compute = engine.streams().compute();
-    Device::run(compute, detail::AdvanceUpdate<Opt>{update, options_, decision.state()});
+    if (engine.capture().active()) {
+      engine.capture().add({this, &upload<Parameters>});
+      Device::run(compute, detail::AdvanceCapturedUpdate<Opt>{memory(), decision.state()});
+    } else {
+      Device::run(compute, detail::AdvanceUpdate<Opt>{update, options_, decision.state()});
+    }
     for (SegmentId segment : parameters.partition().segments()) {
       if (!parameters.partition().segment(segment).trainable) continue;
       auto const* const gradient = engine.gradients().for_optimizer(segment, where);
@@ -160,6 +181,19 @@ public:
       enqueue_step<Parameters>(compute, decision.state(), update, masters.data(), gradient, states, engine.storage().parameters(segment),
                                elements);
     }
+  }
+
+  /// Enqueues the present options for captured steps that are launched from now on. `ShardedParameters::replay` does it; for graphs that the
+  /// caller launches itself.
+  /// @throws UsageError if the parameters are others than at construction, the options are invalid, or in a capture.
+  /// @par Communication
+  /// None.
+  template <class Parameters>
+  void upload_options(Parameters& parameters, SourceLocation where = SourceLocation::current()) {
+    check_same(parameters, where);
+    check_options(parameters, where);
+    parameters.engine().check_nothing_captured("upload_options", where);
+    Parameters::Device::run(parameters.engine().streams().compute(), detail::StoreOptions<Opt>{&memory()->options, options_});
   }
 
   /// This rank's part of the k-th state of a trainable segment, placed as the masters are.
@@ -180,6 +214,14 @@ public:
   }
 
 private:
+  [[nodiscard]] detail::UpdateMemory<Opt>* memory() noexcept { return reinterpret_cast<detail::UpdateMemory<Opt>*>(update_.data()); }
+
+  template <class Parameters>
+  static void upload(void* optimizer, SourceLocation where) {
+    auto& self = *static_cast<ShardedOptimizer*>(optimizer);
+    self.upload_options(*static_cast<Parameters*>(self.parameters_), where);
+  }
+
   template <class Parameters>
   void check_same(Parameters& parameters, SourceLocation where) const {
     if (parameters_ != static_cast<void*>(&parameters)) {

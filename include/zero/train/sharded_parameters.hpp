@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include <zero/comm/communicator.hpp>
@@ -16,10 +17,12 @@
 #include <zero/core/config.hpp>
 #include <zero/core/error.hpp>
 #include <zero/core/hash.hpp>
+#include <zero/device/device.hpp>
 #include <zero/device/memory.hpp>
 #include <zero/device/streams.hpp>
 #include <zero/layout/partition.hpp>
 #include <zero/tensor/tensor_ref.hpp>
+#include <zero/train/captured_graph.hpp>
 #include <zero/train/detail/training_engine.hpp>
 #include <zero/train/detail/value_writers.hpp>
 #include <zero/train/initial_values.hpp>
@@ -190,6 +193,58 @@ public:
   /// @par Communication
   /// None.
   void discard_gradients(SourceLocation where = SourceLocation::current()) { engine_.discard_gradients(where); }
+
+  /// Captures the passes, the step, or both, that `work()` makes with these parameters, and whatever else it enqueues to the streams, in a graph
+  /// of the device. Nothing of it runs: afterwards the host is where it was. It can be replayed where the same calls would enqueue the same.
+  ///
+  /// @code
+  /// auto graph = parameters.capture([&] {
+  ///   train(parameters, batch);                              // passes; batch at one place, for all replays
+  ///   static_cast<void>(optimizer.step(parameters, options));
+  /// });
+  /// for (...) {
+  ///   load_next(batch);                                      // enqueued to the compute stream
+  ///   optimizer.options().learning_rate = schedule(...);
+  ///   auto pending = parameters.replay(graph);               // pending.wait() as after optimizer.step
+  /// }
+  /// @endcode
+  /// A replay reads the optimizers' options of its own time, and decides anew whether to skip; `StepOptions` are fixed by the capture. Passes of
+  /// the same kind must have run before, so that no memory has to be allocated. A report of a step in the capture cannot be waited for.
+  /// @param work  Ends its passes and steps, waits for nothing, and uses no streams but these two and those that wait for their events in it.
+  /// @throws what `work` throws, and then nothing was captured; UsageError if a pass, weights or a step are open before or after it, or a
+  /// pass was abandoned; DeviceError where the device refuses what was captured, for instance an allocation.
+  /// @par Communication
+  /// Whatever `work` enqueues becomes part of the graph: all ranks capture, and replay, the same. A communicator that compares or counts calls
+  /// does so once, in the capture; a watchdog does not see replays.
+  template <class Work>
+    requires std::is_invocable_v<Work&> && CapturesGraphs<Device>
+  [[nodiscard]] CapturedGraph<Engine> capture(Work&& work, SourceLocation where = SourceLocation::current()) {
+    return detail::GraphCapture<Engine>::capture(engine_, work, where);
+  }
+  /// Runs a captured graph once, on the compute stream, with the optimizers' present options.
+  /// @returns the decision of its last step, as `ShardedOptimizer::step` does; an empty one where the graph holds no step.
+  /// @throws UsageError if the graph is empty or of other parameters, a pass, weights or a step are open, other gradients have been accumulated
+  /// since the last step than when it was captured, or options are invalid; DeviceError.
+  /// @par Communication
+  /// What was captured.
+  Decision<Device> replay(CapturedGraph<Engine> const& graph, SourceLocation where = SourceLocation::current())
+    requires CapturesGraphs<Device>
+  {
+    return detail::GraphCapture<Engine>::replay(engine_, graph, where);
+  }
+  /// Says that the caller has launched a captured graph itself, `times` times since it last said so, on the compute stream or so that the
+  /// compute stream waits for it: what the host counts goes on by as much. The graph reads the options that `ShardedOptimizer::upload_options`
+  /// has given it, at first those of the capture.
+  /// @returns as `replay`; empty for 0 times.
+  /// @throws UsageError as `replay`, for a negative number, and for more than one time if the graph leaves other gradients accumulated than it
+  /// begins with. Nothing is counted then.
+  /// @par Communication
+  /// None.
+  Decision<Device> replayed(CapturedGraph<Engine> const& graph, std::int64_t times = 1, SourceLocation where = SourceLocation::current())
+    requires CapturesGraphs<Device>
+  {
+    return detail::GraphCapture<Engine>::replayed(engine_, graph, times, where);
+  }
 
   /// What this rank stores of a segment's parameters. Gaps between parameters, which begin at aligned places, hold nothing in particular:
   /// `partition().pieces` names the runs that are parameters. The same goes for masters, gradients and optimizer states.

@@ -54,14 +54,17 @@ public:
       : state_(state), report_(report), ready_(ready), latest_(latest), number_(number) {}
 
   /// Waits until the decision is made, and returns it.
-  /// @throws UsageError for an empty handle, or one after which `kept` or more steps were decided; CommunicationError where a peer failed.
+  /// @throws UsageError for an empty handle, one of a step that was captured, or one after which `kept` or more steps were decided;
+  /// CommunicationError where a peer failed.
   StepReport wait(SourceLocation where = SourceLocation::current()) const {
     if (state_ == nullptr) throw UsageError("wait: this is the report of no step", where);
+    if (report_ == nullptr)
+      throw UsageError("wait: this step was captured; replay() and replayed() return the report of one that ran", where);
     if (*latest_ - number_ >= kept) throw UsageError("wait: this step's report was overwritten by later steps", where);
     Device::synchronize(ready_);
     return {report_->norm, report_->coefficient, report_->apply != 0, report_->applied_steps, report_->skipped_steps};
   }
-  /// Which decision of its parameters it is, from 1 on; 0 for an empty handle.
+  /// Which decision of its parameters it is, from 1 on; 0 for an empty handle, negative for a step that was captured, which is none yet.
   [[nodiscard]] std::int64_t number() const noexcept { return number_; }
   /// Where the decision lies, in the device's memory: for kernels that read it.
   [[nodiscard]] StepState const* state() const noexcept { return state_; }

@@ -50,6 +50,60 @@ struct Point {
 
 }  // namespace
 
+/// Work that was captured: tasks, and which of them each runs after.
+struct CUgraph_st {
+  struct Node {
+    std::function<void()> task;
+    std::vector<std::size_t> after;
+  };
+  std::vector<Node> nodes;
+
+  /// Whether every node is one of those, or before one.
+  [[nodiscard]] bool all_before(std::vector<std::size_t> ends) const {
+    std::set<std::size_t> seen;
+    while (!ends.empty()) {
+      std::size_t const node = ends.back();
+      ends.pop_back();
+      if (seen.insert(node).second) ends.insert(ends.end(), nodes[node].after.begin(), nodes[node].after.end());
+    }
+    return seen.size() == nodes.size();
+  }
+
+  /// Runs every node once, in an order that the dependencies allow.
+  /// @param seed  0: the order of the capture.
+  void run(std::uint64_t seed) const {
+    std::vector<bool> done(nodes.size(), false);
+    for (std::size_t ran = 0; ran < nodes.size(); ++ran) {
+      std::vector<std::size_t> ready;
+      for (std::size_t i = 0; i < nodes.size(); ++i) {
+        bool const free = std::all_of(nodes[i].after.begin(), nodes[i].after.end(), [&](std::size_t before) { return done[before]; });
+        if (!done[i] && free) ready.push_back(i);
+      }
+      std::size_t const next = ready[seed == 0 ? 0 : zero::mixed_bits(seed + ran) % ready.size()];
+      nodes[next].task();
+      done[next] = true;
+    }
+  }
+};
+
+struct CUgraphExec_st {
+  std::shared_ptr<CUgraph_st const> graph;
+  std::uint64_t launches = 0;
+};
+
+namespace {
+
+/// A capture under way. Guarded by the runtime's mutex.
+struct Capture {
+  cudaStream_t origin = nullptr;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::thread::id thread;
+  bool invalidated = false;
+  CUgraph_st graph;
+};
+
+}  // namespace
+
 /// A stream: tasks and a thread that runs them in order.
 struct CUstream_st {
   CUstream_st(int on, std::uint64_t seed, std::int32_t max_delay) : device(on), seed_(seed), max_delay_us_(max_delay) {
@@ -81,6 +135,9 @@ struct CUstream_st {
   void join() { thread_.join(); }
 
   int const device;
+  // Guarded by the runtime's mutex:
+  std::shared_ptr<Capture> capture;   // what it is captured in, if it is
+  std::vector<std::size_t> latest{};  // the nodes that its next one runs after
 
 private:
   void work() {
@@ -128,7 +185,9 @@ private:
 
 struct CUevent_st {
   int device = 0;
-  std::shared_ptr<Point> latest = nullptr;  // null: never recorded
+  std::shared_ptr<Point> latest = nullptr;  // null: never recorded, or in a capture
+  std::shared_ptr<Capture> capture = nullptr;
+  std::vector<std::size_t> nodes{};  // what was recorded in the capture
 };
 
 namespace {
@@ -153,6 +212,8 @@ struct Runtime {
   std::vector<std::unique_ptr<CUstream_st>> ended;
   std::set<cudaEvent_t> events;
   std::map<void*, Block> blocks;
+  std::vector<std::shared_ptr<Capture>> captures;
+  std::int64_t graphs = 0;
 
   ~Runtime() { join_ended(); }
 
@@ -180,6 +241,7 @@ Runtime& runtime() {
 
 struct ThisThread {
   int device = 0;
+  cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
   cudaError_t last_error = cudaSuccess;
 };
 
@@ -211,6 +273,11 @@ bool known(cudaEvent_t event) {
   return runtime().events.count(event) != 0;
 }
 
+bool is_captured(cudaStream_t stream) {
+  std::lock_guard const lock(runtime().mutex);
+  return stream->capture != nullptr;
+}
+
 /// The block that holds an address; a block of 0 bytes of type Unregistered where there is none.
 std::pair<void*, Block> block_of(void const* address) {
   Runtime& r = runtime();
@@ -237,6 +304,81 @@ cudaError_t allocate(void** block, std::size_t bytes, cudaMemoryType type, int d
 cudaError_t forget_block(void* block) {
   std::lock_guard const lock(runtime().mutex);
   return runtime().blocks.erase(block) == 1 ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+bool is_active(Capture const& capture) {
+  for (auto const& active : runtime().captures) {
+    if (active.get() == &capture) return true;
+  }
+  return false;
+}
+
+cudaError_t invalidate(Capture& capture, cudaError_t error) {
+  capture.invalidated = true;
+  return error;
+}
+
+/// Refuses what might wait for a capture behind its back, as cudaThreadExchangeStreamCaptureMode describes it.
+cudaError_t check_safe() {
+  std::lock_guard const lock(runtime().mutex);
+  cudaStreamCaptureMode const own = this_thread().capture_mode;
+  if (own == cudaStreamCaptureModeRelaxed) return cudaSuccess;
+  cudaError_t error = cudaSuccess;
+  for (auto const& capture : runtime().captures) {
+    bool const here = capture->thread == std::this_thread::get_id();
+    bool const prohibits = here ? capture->mode != cudaStreamCaptureModeRelaxed
+                                : own == cudaStreamCaptureModeGlobal && capture->mode == cudaStreamCaptureModeGlobal;
+    if (prohibits) error = invalidate(*capture, cudaErrorStreamCaptureUnsupported);
+  }
+  return error;
+}
+
+/// What may not be done to a captured stream: wait, ask, allocate in its order.
+cudaError_t check_not_captured(cudaStream_t stream) {
+  std::lock_guard const lock(runtime().mutex);
+  return stream->capture == nullptr ? cudaSuccess : invalidate(*stream->capture, cudaErrorStreamCaptureUnsupported);
+}
+
+/// Queues a task, or makes it a node of the graph that the stream is captured in.
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> task) {
+  {
+    std::lock_guard const lock(runtime().mutex);
+    if (Capture* const capture = stream->capture.get(); capture != nullptr) {
+      if (capture->invalidated) return cudaErrorStreamCaptureInvalidated;
+      capture->graph.nodes.push_back({std::move(task), stream->latest});
+      stream->latest = {capture->graph.nodes.size() - 1};
+      return cudaSuccess;
+    }
+  }
+  stream->push(std::move(task));
+  return cudaSuccess;
+}
+
+/// Lets a captured stream, or one that joins the capture so, wait for what was recorded in the capture.
+cudaError_t wait_in_capture(cudaStream_t stream, CUevent_st const& event) {
+  if (event.capture == nullptr) return invalidate(*stream->capture, cudaErrorStreamCaptureIsolation);
+  if (!is_active(*event.capture)) {
+    if (stream->capture != nullptr) stream->capture->invalidated = true;
+    return cudaErrorCapturedEvent;
+  }
+  if (stream->capture != nullptr && stream->capture != event.capture) {
+    event.capture->invalidated = true;
+    return invalidate(*stream->capture, cudaErrorStreamCaptureMerge);
+  }
+  if (event.capture->invalidated) return cudaErrorStreamCaptureInvalidated;
+  stream->capture = event.capture;
+  stream->latest.insert(stream->latest.end(), event.nodes.begin(), event.nodes.end());
+  return cudaSuccess;
+}
+
+/// What an event stands for outside of captures.
+cudaError_t point_of(cudaEvent_t event, std::shared_ptr<Point>& point) {
+  {
+    std::lock_guard const lock(runtime().mutex);
+    if (event->capture != nullptr) return invalidate(*event->capture, cudaErrorCapturedEvent);
+    point = event->latest;
+  }
+  return check_safe();
 }
 
 void wait_for_all_streams() {
@@ -282,15 +424,14 @@ Live live() {
   Runtime& r = runtime();
   std::lock_guard const lock(r.mutex);
   auto const size = [](auto const& set) { return static_cast<std::int64_t>(set.size()); };
-  return {size(r.streams), size(r.events), size(r.blocks)};
+  return {size(r.streams), size(r.events), size(r.blocks), r.graphs};
 }
 
-cudaError_t launch(cudaStream_t stream, void (*function)(void*), void* data) {
+cudaError_t launch(cudaStream_t stream, std::function<void()> task) {
   STANDIN_CALL(launch);
   if (!known(stream)) return result(cudaErrorInvalidResourceHandle);
   if (stream->device != this_thread().device) return result(cudaErrorInvalidResourceHandle);
-  stream->push([function, data] { function(data); });
-  return cudaSuccess;
+  return result(enqueue(stream, std::move(task)));
 }
 
 }  // namespace zero::standin
@@ -368,6 +509,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   STANDIN_CALL(cudaStreamSynchronize);
   if (!known(stream)) return result(cudaErrorInvalidResourceHandle);
+  if (cudaError_t const error = check_not_captured(stream); error != cudaSuccess) return result(error);
+  if (cudaError_t const error = check_safe(); error != cudaSuccess) return result(error);
   stream->wait_until_idle();
   return cudaSuccess;
 }
@@ -375,6 +518,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   STANDIN_CALL(cudaStreamQuery);
   if (!known(stream)) return result(cudaErrorInvalidResourceHandle);
+  if (cudaError_t const error = check_not_captured(stream); error != cudaSuccess) return result(error);
+  if (cudaError_t const error = check_safe(); error != cudaSuccess) return result(error);
   return stream->idle() ? cudaSuccess : result(cudaErrorNotReady);
 }
 
@@ -391,6 +536,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   std::shared_ptr<Point> point;
   {
     std::lock_guard const lock(runtime().mutex);
+    if (event->capture != nullptr || (stream->capture != nullptr && event->latest != nullptr)) {
+      return result(wait_in_capture(stream, *event));
+    }
     point = event->latest;
   }
   if (point != nullptr) stream->push([point] { point->wait(); });
@@ -400,8 +548,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   STANDIN_CALL(cudaLaunchHostFunc);
   if (!known(stream)) return result(cudaErrorInvalidResourceHandle);
-  stream->push([function, data] { function(data); });
-  return cudaSuccess;
+  return result(enqueue(stream, [function, data] { function(data); }));
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
@@ -428,7 +575,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   auto const point = std::make_shared<Point>();
   {
     std::lock_guard const lock(runtime().mutex);
-    event->latest = point;
+    event->capture = stream->capture;
+    event->nodes = stream->latest;
+    event->latest = stream->capture == nullptr ? point : nullptr;
+    if (stream->capture != nullptr) return result(stream->capture->invalidated ? cudaErrorStreamCaptureInvalidated : cudaSuccess);
   }
   stream->push([point] { point->finish(); });
   return cudaSuccess;
@@ -438,10 +588,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   STANDIN_CALL(cudaEventSynchronize);
   if (!known(event)) return result(cudaErrorInvalidResourceHandle);
   std::shared_ptr<Point> point;
-  {
-    std::lock_guard const lock(runtime().mutex);
-    point = event->latest;
-  }
+  if (cudaError_t const error = point_of(event, point); error != cudaSuccess) return result(error);
   if (point != nullptr) point->wait();
   return cudaSuccess;
 }
@@ -450,21 +597,20 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   STANDIN_CALL(cudaEventQuery);
   if (!known(event)) return result(cudaErrorInvalidResourceHandle);
   std::shared_ptr<Point> point;
-  {
-    std::lock_guard const lock(runtime().mutex);
-    point = event->latest;
-  }
+  if (cudaError_t const error = point_of(event, point); error != cudaSuccess) return result(error);
   return point == nullptr || point->is_done() ? cudaSuccess : result(cudaErrorNotReady);
 }
 
 cudaError_t cudaMalloc(void** block, std::size_t bytes) {
   STANDIN_CALL(cudaMalloc);
+  if (cudaError_t const error = check_safe(); error != cudaSuccess) return result(error);
   return result(allocate(block, bytes, cudaMemoryTypeDevice, this_thread().device));
 }
 
 cudaError_t cudaFree(void* block) {
   cudaError_t const made_to = runtime().count("cudaFree");
   if (block == nullptr) return result(made_to);
+  if (cudaError_t const error = check_safe(); error != cudaSuccess) return result(error);
   wait_for_all_streams();
   if (cudaError_t const error = forget_block(block); error != cudaSuccess) return result(error);
   ::operator delete(block, alignment);
@@ -474,12 +620,14 @@ cudaError_t cudaFree(void* block) {
 cudaError_t cudaMallocAsync(void** block, std::size_t bytes, cudaStream_t stream) {
   STANDIN_CALL(cudaMallocAsync);
   if (!known(stream)) return result(cudaErrorInvalidResourceHandle);
+  if (cudaError_t const error = check_not_captured(stream); error != cudaSuccess) return result(error);
   return result(allocate(block, bytes, cudaMemoryTypeDevice, stream->device));
 }
 
 cudaError_t cudaFreeAsync(void* block, cudaStream_t stream) {
   cudaError_t const made_to = runtime().count("cudaFreeAsync");
   if (!known(stream)) return result(cudaErrorInvalidResourceHandle);
+  if (cudaError_t const error = check_not_captured(stream); error != cudaSuccess) return result(error);
   if (cudaError_t const error = forget_block(block); error != cudaSuccess) return result(error);
   stream->push([block] { ::operator delete(block, alignment); });
   return result(made_to);
@@ -487,12 +635,14 @@ cudaError_t cudaFreeAsync(void* block, cudaStream_t stream) {
 
 cudaError_t cudaHostAlloc(void** block, std::size_t bytes, unsigned int) {
   STANDIN_CALL(cudaHostAlloc);
+  if (cudaError_t const error = check_safe(); error != cudaSuccess) return result(error);
   return result(allocate(block, bytes, cudaMemoryTypeHost, this_thread().device));
 }
 
 cudaError_t cudaFreeHost(void* block) {
   cudaError_t const made_to = runtime().count("cudaFreeHost");
   if (block == nullptr) return result(made_to);
+  if (cudaError_t const error = check_safe(); error != cudaSuccess) return result(error);
   wait_for_all_streams();
   if (cudaError_t const error = forget_block(block); error != cudaSuccess) return result(error);
   ::operator delete(block, alignment);
@@ -509,16 +659,16 @@ cudaError_t cudaMemcpyAsync(void* to, void const* from, std::size_t bytes, cudaM
   if (from_pageable && !to_pageable) {
     std::vector<char> staged(bytes);
     std::memcpy(staged.data(), from, bytes);
-    stream->push([to, staged = std::move(staged)] { std::memcpy(to, staged.data(), staged.size()); });
-    return cudaSuccess;
+    return result(enqueue(stream, [to, staged = std::move(staged)] { std::memcpy(to, staged.data(), staged.size()); }));
   }
-  stream->push([to, from, bytes] { std::memmove(to, from, bytes); });
-  if (to_pageable) stream->wait_until_idle();
-  return cudaSuccess;
+  cudaError_t const error = enqueue(stream, [to, from, bytes] { std::memmove(to, from, bytes); });
+  if (error == cudaSuccess && to_pageable && !is_captured(stream)) stream->wait_until_idle();
+  return result(error);
 }
 
 cudaError_t cudaMemcpy(void* to, void const* from, std::size_t bytes, cudaMemcpyKind) {
   STANDIN_CALL(cudaMemcpy);
+  if (cudaError_t const error = check_safe(); error != cudaSuccess) return result(error);
   std::memmove(to, from, bytes);
   return cudaSuccess;
 }
@@ -528,8 +678,95 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
   if (!known(stream)) return result(cudaErrorInvalidResourceHandle);
   if (bytes == 0) return cudaSuccess;
   if (block_of(to).second.type == cudaMemoryTypeUnregistered) return result(cudaErrorInvalidValue);
-  stream->push([to, value, bytes] { std::memset(to, value, bytes); });
+  return result(enqueue(stream, [to, value, bytes] { std::memset(to, value, bytes); }));
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  STANDIN_CALL(cudaStreamBeginCapture);
+  if (!known(stream)) return result(cudaErrorInvalidResourceHandle);
+  std::lock_guard const lock(runtime().mutex);
+  if (stream->capture != nullptr) return result(invalidate(*stream->capture, cudaErrorIllegalState));
+  stream->capture = std::make_shared<Capture>();
+  stream->capture->origin = stream;
+  stream->capture->mode = mode;
+  stream->capture->thread = std::this_thread::get_id();
+  stream->latest.clear();
+  runtime().captures.push_back(stream->capture);
   return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  cudaError_t const made_to = runtime().count("cudaStreamEndCapture");
+  *graph = nullptr;
+  if (!known(stream)) return result(cudaErrorInvalidResourceHandle);
+  Runtime& r = runtime();
+  std::lock_guard const lock(r.mutex);
+  std::shared_ptr<Capture> const capture = stream->capture;
+  if (capture == nullptr) return result(cudaErrorIllegalState);
+  if (capture->origin != stream) return result(invalidate(*capture, cudaErrorStreamCaptureUnmatched));
+  if (capture->thread != std::this_thread::get_id() && capture->mode != cudaStreamCaptureModeRelaxed) {
+    return result(invalidate(*capture, cudaErrorStreamCaptureWrongThread));
+  }
+  bool const joined = capture->graph.all_before(stream->latest);
+  for (cudaStream_t other : r.streams) {
+    if (other->capture != capture) continue;
+    other->capture = nullptr;
+    other->latest.clear();
+  }
+  r.captures.erase(std::find(r.captures.begin(), r.captures.end(), capture));
+  if (made_to != cudaSuccess) return result(made_to);
+  if (capture->invalidated) return result(cudaErrorStreamCaptureInvalidated);
+  if (!joined) return result(cudaErrorStreamCaptureUnjoined);
+  *graph = new CUgraph_st(std::move(capture->graph));
+  ++r.graphs;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  STANDIN_CALL(cudaStreamIsCapturing);
+  if (!known(stream)) return result(cudaErrorInvalidResourceHandle);
+  std::lock_guard const lock(runtime().mutex);
+  if (stream->capture == nullptr) *status = cudaStreamCaptureStatusNone;
+  else *status = stream->capture->invalidated ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
+  return cudaSuccess;
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  STANDIN_CALL(cudaThreadExchangeStreamCaptureMode);
+  std::swap(*mode, this_thread().capture_mode);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  STANDIN_CALL(cudaGraphInstantiateWithFlags);
+  *executable = new CUgraphExec_st{std::make_shared<CUgraph_st const>(*graph)};
+  std::lock_guard const lock(runtime().mutex);
+  ++runtime().graphs;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  STANDIN_CALL(cudaGraphLaunch);
+  if (!known(stream)) return result(cudaErrorInvalidResourceHandle);
+  std::uint64_t const seed = runtime().options.delay_seed;
+  std::uint64_t const order = seed == 0 ? 0 : zero::mixed_bits(seed + 1000 * ++executable->launches);
+  return result(enqueue(stream, [graph = executable->graph, order] { graph->run(order); }));
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  cudaError_t const made_to = runtime().count("cudaGraphDestroy");
+  delete graph;
+  std::lock_guard const lock(runtime().mutex);
+  --runtime().graphs;
+  return result(made_to);
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  cudaError_t const made_to = runtime().count("cudaGraphExecDestroy");
+  delete executable;
+  std::lock_guard const lock(runtime().mutex);
+  --runtime().graphs;
+  return result(made_to);
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, void const* address) {
@@ -558,6 +795,15 @@ char const* cudaGetErrorName(cudaError_t error) {
     case cudaErrorNotReady: return "cudaErrorNotReady";
     case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
     case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+    case cudaErrorIllegalState: return "cudaErrorIllegalState";
+    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
+    case cudaErrorStreamCaptureMerge: return "cudaErrorStreamCaptureMerge";
+    case cudaErrorStreamCaptureUnmatched: return "cudaErrorStreamCaptureUnmatched";
+    case cudaErrorStreamCaptureUnjoined: return "cudaErrorStreamCaptureUnjoined";
+    case cudaErrorStreamCaptureIsolation: return "cudaErrorStreamCaptureIsolation";
+    case cudaErrorStreamCaptureWrongThread: return "cudaErrorStreamCaptureWrongThread";
+    case cudaErrorCapturedEvent: return "cudaErrorCapturedEvent";
     default: return "unrecognized error code";
   }
 }

@@ -7,10 +7,15 @@
 /// As adversarial as CUDA may be: every stream is a thread that is delayed at random; device memory holds garbage at first; a copy from
 /// pageable memory reads it during the call, one to it returns when it is done; events and streams of different devices, and launches to a
 /// stream of another device than the current one, are refused.
+///
+/// Streams can be captured in graphs. While one is, calls that wait, ask, allocate or free are refused as CUDA refuses them, and what CUDA
+/// calls an invalidation ends the capture. A graph is launched as one task of a stream: its nodes run one at a time, with a seed in a random
+/// order of those that their dependencies allow.
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace zero::standin {
@@ -50,11 +55,12 @@ struct Live {
   std::int64_t streams = 0;
   std::int64_t events = 0;
   std::int64_t blocks = 0;  ///< of any kind of memory
+  std::int64_t graphs = 0;  ///< instantiated or not
   friend bool operator==(Live const&, Live const&) = default;
 };
 [[nodiscard]] Live live();
 
-/// Runs `function(data)` on a stream in order, as a kernel: for the launchers of standin_kernels.hpp.
-[[nodiscard]] cudaError_t launch(cudaStream_t stream, void (*function)(void*), void* data);
+/// Runs a task on a stream in order, as a kernel: for the launchers of standin_kernels.hpp.
+[[nodiscard]] cudaError_t launch(cudaStream_t stream, std::function<void()> task);
 
 }  // namespace zero::standin

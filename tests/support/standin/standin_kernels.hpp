@@ -5,7 +5,6 @@
 /// includes one or the other.
 
 #include <cstdint>
-#include <memory>
 
 #include <zero/device/cuda_device.hpp>
 
@@ -13,24 +12,9 @@
 
 namespace zero::detail {
 
-/// Runs a copy of a task on the stand-in stream.
-template <class Task>
-[[nodiscard]] cudaError_t launch_standin(CudaLaunch launch, Task task) {
-  auto copy = std::make_unique<Task>(task);
-  cudaError_t const error = standin::launch(
-      launch.stream,
-      [](void* data) {
-        std::unique_ptr<Task> const owned(static_cast<Task*>(data));
-        (*owned)();
-      },
-      copy.get());
-  if (error == cudaSuccess) static_cast<void>(copy.release());  // it is the stream's
-  return error;
-}
-
 template <class F>
 [[nodiscard]] cudaError_t launch_for_each(CudaLaunch launch, std::int64_t n, F const& f) {
-  return launch_standin(launch, [n, f] {
+  return standin::launch(launch.stream, [n, f] {
     for (std::int64_t i = 0; i < n; ++i) f(i);
   });
 }
@@ -42,12 +26,12 @@ template <class F>
 
 template <class F>
 [[nodiscard]] cudaError_t launch_run(CudaLaunch launch, F const& f) {
-  return launch_standin(launch, [f] { f(); });
+  return standin::launch(launch.stream, [f] { f(); });
 }
 
 template <class T>
 [[nodiscard]] cudaError_t launch_fill(CudaLaunch launch, T* to, std::int64_t n, T const& value) {
-  return launch_standin(launch, [to, n, value] {
+  return standin::launch(launch.stream, [to, n, value] {
     for (std::int64_t i = 0; i < n; ++i) to[i] = value;
   });
 }

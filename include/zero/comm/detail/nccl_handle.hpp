@@ -141,6 +141,7 @@ public:
       ++grouped_;
       return;
     }
+    if (stream.capturing()) return;  // It has not begun, and nobody can ask for a point in a graph.
     if (flight_.add(stream, operation, label)) family_->wake();
     // A failure in between has not seen it.
     if (family_->failed()) {

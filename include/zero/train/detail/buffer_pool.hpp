@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <zero/core/element.hpp>
+#include <zero/core/error.hpp>
 #include <zero/core/plain_array.hpp>
 #include <zero/device/memory.hpp>
 
@@ -65,10 +66,11 @@ public:
   BufferPool(MemoryResource& memory, Purpose purpose) noexcept : memory_(&memory), purpose_(purpose) {}
 
   /// Takes a buffer; `ready(slot)` is the event that it still waits for.
-  /// @throws MemoryError; the pool is then as before.
-  int acquire(std::int64_t elements) {
+  /// @throws MemoryError, or UsageError where the pool is fixed; the pool is then as before.
+  int acquire(std::int64_t elements, SourceLocation where) {
     int slot = shape_.find(elements);
     if (slot == PoolShape::none) {
+      if (fixed_) throw UsageError("a captured pass needs a buffer that none before it needed: run such a pass before the capture", where);
       buffers_.reserve(buffers_.size() + 1);
       ready_.reserve(ready_.size() + 1);
       Buffer<T> buffer(*memory_, elements, purpose_);
@@ -84,6 +86,12 @@ public:
     ready_[static_cast<std::size_t>(slot)] = ready;
     shape_.give_back(slot);
   }
+  /// Whether there are to be no more buffers for now: memory cannot be allocated in a capture.
+  void fix(bool fixed) noexcept { fixed_ = fixed; }
+  /// Whoever takes a buffer next is behind everything that used it.
+  void forget_events() noexcept {
+    for (Event& ready : ready_) ready = Event{};
+  }
   [[nodiscard]] T* data(int slot) noexcept { return buffers_[static_cast<std::size_t>(slot)].data(); }
   [[nodiscard]] Event ready(int slot) const noexcept { return ready_[static_cast<std::size_t>(slot)]; }
   [[nodiscard]] std::int64_t elements(int slot) const noexcept { return shape_.elements(slot); }
@@ -94,6 +102,7 @@ private:
   PoolShape shape_;
   std::vector<Buffer<T>> buffers_;
   PlainArray<Event> ready_;
+  bool fixed_ = false;
 };
 
 }  // namespace zero::detail

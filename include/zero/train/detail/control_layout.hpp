@@ -12,11 +12,19 @@
 
 namespace zero::detail {
 
-/// The sum of squares and the last few decisions.
+/// The sum of squares, the latest decision, and those few that stay readable.
 template <class Sum>
 struct DecisionMemory {
   Sum sum;
+  StepState latest;  // where each step finds the counts of the one before, also in a graph, which knows no other address
   StepState states[decisions_kept];
+};
+
+/// An optimizer's own part of steps. Captured steps read its options here, others carry them in the kernel's arguments.
+template <class O>
+struct UpdateMemory {
+  UpdateState<O> state;
+  O options;
 };
 
 /// 64-bit words that a rank shows its peers when they compare themselves.

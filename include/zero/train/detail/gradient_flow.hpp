@@ -75,7 +75,7 @@ public:
                        where, group_->rank());
     }
     for (SegmentId segment : partition_->segments(unit)) {
-      if (partition_->segment(segment).trainable) open(unit, segment, zeroed);
+      if (partition_->segment(segment).trainable) open(unit, segment, zeroed, where);
     }
     u.open = true;
   }
@@ -170,11 +170,7 @@ public:
   void discard() {
     retire();
     streams_->compute_after_communication(WaitId::write_after_discard);
-    for (SegmentState const& s : segments_) {
-      if (s.slot != PoolShape::none) scratch_.release(s.slot);
-    }
-    handed_over_by_.clear();
-    for (UnitState& u : units_) u = UnitState{};
+    give_up();
     reset();
   }
 
@@ -185,7 +181,28 @@ private:
     bool zeroed = true;           // that scope found zeroes
     bool accumulated = false;     // the accumulator holds something of this step
     bool reduced = false;         // a Partial sum has already been reduced
+    friend bool operator==(SegmentState const&, SegmentState const&) = default;
   };
+
+public:
+  // Captures. Between passes the host knows no more than this.
+  using Position = std::vector<SegmentState>;
+
+  [[nodiscard]] Position const& position() const noexcept { return segments_; }
+  /// @param position  one of these gradients
+  void restore(Position const& position) {
+    give_up();
+    segments_ = position;
+  }
+  /// Nothing is in flight: the compute stream has waited for communication, or does so where the capture begins or ends.
+  /// @param captures  no buffers are to be added for now
+  void settle(bool captures) noexcept {
+    retire();
+    scratch_.forget_events();
+    scratch_.fix(captures);
+  }
+
+private:
   struct UnitState {
     bool open = false;
     bool handed_over = false;
@@ -200,7 +217,7 @@ private:
   [[nodiscard]] std::string name(Unit unit) const { return std::string(partition_->layout().name(unit)); }
   [[nodiscard]] static Label label(SegmentId segment) noexcept { return Label{Subject::gradients, to_index(segment)}; }
 
-  void open(Unit unit, SegmentId segment, bool zeroed) {
+  void open(Unit unit, SegmentId segment, bool zeroed, SourceLocation where) {
     SegmentState& s = state(segment);
     gradient* destination = nullptr;
     if constexpr (Rules::direct) {
@@ -214,7 +231,7 @@ private:
       }
     } else {
       if (s.slot == PoolShape::none) {
-        int const slot = scratch_.acquire(partition_->segment(segment).padded_elements);
+        int const slot = scratch_.acquire(partition_->segment(segment).padded_elements, where);
         Device::wait(streams_->compute(), scratch_.ready(slot), WaitId::scratch_after_reduce);
         if (zeroed) Device::fill(streams_->compute(), scratch_.data(slot), scratch_.elements(slot), gradient{});
         s.slot = slot;
@@ -294,6 +311,15 @@ private:
   static void add(Stream stream, To* to, From const* from, std::int64_t elements, bool onto) {
     if (onto) Device::for_each(stream, elements, AddInto<To, From>{to, from});
     else Device::for_each(stream, elements, CastInto<To, From>{to, from});
+  }
+
+  /// Scopes that are open, or were handed over, count for nothing any more.
+  void give_up() noexcept {
+    for (SegmentState const& s : segments_) {
+      if (s.slot != PoolShape::none) scratch_.release(s.slot);
+    }
+    handed_over_by_.clear();
+    for (UnitState& u : units_) u = UnitState{};
   }
 
   /// One reduction may be in flight: the buffer of the one before goes back.

@@ -101,7 +101,7 @@ public:
         for (; taken < segments.size(); ++taken) {
           if (rule_.resident(segments[taken])) continue;
           State& s = state(segments[taken]);
-          if (gathers()) s.slot = pool_.acquire(partition_->segment(segments[taken]).padded_elements);
+          if (gathers()) s.slot = pool_.acquire(partition_->segment(segments[taken]).padded_elements, where);
           s.missing = true;
           missing = true;
         }
@@ -137,6 +137,9 @@ public:
       if (rule_.end_phase(segment)) let_go(segment);
     }
   }
+
+  /// No buffers are to be added for now.
+  void fix_buffers(bool fixed) noexcept { pool_.fix(fixed); }
 
   /// A unit with an open scope, or -1.
   [[nodiscard]] std::int32_t open_unit() const noexcept {

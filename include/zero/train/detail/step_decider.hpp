@@ -35,15 +35,15 @@ struct CarrySum {
 
 template <class Sum>
 struct DecideStep {
-  StepState const* before;
-  StepState* state;
+  StepState* latest;
+  StepState* state;  // a copy; may be the same
   Sum const* sum;
   StepRules rules;
   bool measured;
   ZERO_HOST_DEVICE void operator()() const {
-    *state = *before;
-    if (measured) decide(*state, *sum, rules);
-    else decide(*state, rules);
+    if (measured) decide(*latest, *sum, rules);
+    else decide(*latest, rules);
+    if (state != latest) *state = *latest;
   }
 };
 
@@ -64,10 +64,12 @@ public:
     Device::fill(streams.compute(), memory, static_cast<std::int64_t>(sizeof(Memory)), std::byte{});
   }
 
+  /// @param captured   whether the step goes into a graph, and has not run when this returns
   /// @param largest    number that the optimizer can compute with
   /// @param own_shard  segment -> this rank's part of its reduced gradient
   template <class OwnShard>
-  Decision<Device> decide(StepOptions const& options, double wire_factor, double largest, OwnShard&& own_shard, SourceLocation where) {
+  Decision<Device> decide(StepOptions const& options, double wire_factor, double largest, bool captured, OwnShard&& own_shard,
+                          SourceLocation where) {
     auto const compute = streams_->compute();
     StepRules rules;
     rules.factor = 1.0 / (static_cast<double>(options.mean_over_ranks ? group_->size() : 1) * static_cast<double>(options.micro_batches) *
@@ -78,19 +80,36 @@ public:
     bool const measured = options.max_norm > 0 || options.skip_non_finite;
     if (measured) measure(own_shard, where);
     std::int64_t const next = latest_ + 1;
+    StepState* const state = captured ? &memory_->latest : &memory_->states[next % decisions_kept];
+    Device::run(compute, DecideStep<Sum>{&memory_->latest, state, &memory_->sum, rules, measured});
+    return current_ = captured ? Decision<Device>{state, nullptr, {}, &latest_, -++captured_} : readable(state, next);
+  }
+
+  /// How many steps were captured so far.
+  [[nodiscard]] std::int64_t captured() const noexcept { return captured_; }
+
+  /// Steps were decided by graphs on the compute stream. @returns the decision of the last one.
+  Decision<Device> replayed(std::int64_t steps) {
+    std::int64_t const next = latest_ + steps;
     StepState* const state = &memory_->states[next % decisions_kept];
-    Device::run(compute, DecideStep<Sum>{&memory_->states[latest_ % decisions_kept], state, &memory_->sum, rules, measured});
-    StepState* const report = reports_.data() + next % decisions_kept;
-    Device::copy(compute, report, state, static_cast<std::int64_t>(sizeof(StepState)));
-    latest_ = next;
-    return {state, report, Device::record(compute), &latest_, latest_};
+    Device::copy(streams_->compute(), state, &memory_->latest, static_cast<std::int64_t>(sizeof(StepState)));
+    return current_ = readable(state, next);
   }
 
   [[nodiscard]] bool is_latest(Decision<Device> const& decision) const noexcept {
-    return decision.number() == latest_ && decision.state() == &memory_->states[latest_ % decisions_kept];
+    return decision.number() == current_.number() && decision.state() == current_.state();
   }
 
 private:
+  /// The decision at `state`, for the host to read.
+  Decision<Device> readable(StepState* state, std::int64_t number) {
+    auto const compute = streams_->compute();
+    StepState* const report = reports_.data() + number % decisions_kept;
+    Device::copy(compute, report, state, static_cast<std::int64_t>(sizeof(StepState)));
+    latest_ = number;
+    return {state, report, Device::record(compute), &latest_, number};
+  }
+
   template <class OwnShard>
   void measure(OwnShard&& own_shard, SourceLocation where) {
     auto const compute = streams_->compute();
@@ -119,7 +138,9 @@ private:
   StreamPair<Device> const* streams_;
   Memory* memory_;
   Buffer<StepState> reports_;  // where the host reads decisions
-  std::int64_t latest_ = 0;
+  std::int64_t latest_ = 0;    // number of the last decision that was made
+  std::int64_t captured_ = 0;  // decisions that went into graphs
+  Decision<Device> current_;
 };
 
 }  // namespace zero::detail

@@ -3,28 +3,30 @@
 /// @file
 /// What scopes, passes and optimizers act on: the parts of sharded training in one place, and the order in which they may be used.
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <zero/comm/communicator.hpp>
 #include <zero/comm/operations.hpp>
 #include <zero/core/error.hpp>
-#include <zero/core/hash.hpp>
 #include <zero/device/memory.hpp>
 #include <zero/device/streams.hpp>
 #include <zero/layout/partition.hpp>
 #include <zero/train/arithmetic.hpp>
+#include <zero/train/detail/capture_state.hpp>
 #include <zero/train/detail/compare_ranks.hpp>
 #include <zero/train/detail/control_layout.hpp>
+#include <zero/train/detail/control_memory.hpp>
 #include <zero/train/detail/gradient_flow.hpp>
 #include <zero/train/detail/parameter_storage.hpp>
 #include <zero/train/detail/residency.hpp>
 #include <zero/train/detail/step_decider.hpp>
+#include <zero/train/detail/step_options.hpp>
 #include <zero/train/detail/stream_pair.hpp>
 #include <zero/train/precision.hpp>
 #include <zero/train/scopes.hpp>
@@ -33,20 +35,6 @@
 namespace zero::detail {
 
 enum class PassKind : unsigned char { none, training, inference };
-
-template <Stage S, PrecisionPolicy P>
-[[nodiscard]] constexpr std::uint64_t stage_hash() noexcept {
-  return Hasher{}
-      .add(S::parameters::name)
-      .add(S::gradients::name)
-      .add(S::optimizer_states::name)
-      .add(element_traits<typename P::parameter>::name)
-      .add(element_traits<typename P::gradient>::name)
-      .add(element_traits<typename P::wire>::name)
-      .add(element_traits<typename P::accumulator>::name)
-      .add(element_traits<typename P::master>::name)
-      .value();
-}
 
 template <Stage S, PrecisionPolicy P, class Group>
 class TrainingEngine {
@@ -65,7 +53,7 @@ public:
         group_(&group),
         memory_(&memory),
         streams_(streams),
-        control_(start(partition_, group, streams_, memory, options_hash, where)),
+        control_(compared_control_memory<S, P>(partition_, group, streams_, memory, options_hash, where)),
         storage_(partition_, group.rank(), memory),
         weights_(partition_, storage_, group, streams_, memory, poison),
         gradients_(partition_, storage_, group, streams_, memory, poison),
@@ -108,6 +96,7 @@ public:
 
   /// @returns the pass's number: what is made in it is of use only while it is the open one.
   [[nodiscard]] std::uint64_t begin_pass(PassKind kind, bool last, SourceLocation where) {
+    capture_.check_known<Device>("a new pass", streams_.compute(), group_->rank(), where);
     check_not_abandoned("a new pass", where);
     if (kind_ != PassKind::none) fail("a new pass: the one before is still open", where);
     if (reduced_) fail("a new pass: publish() has not ended the step yet", where);
@@ -135,14 +124,15 @@ public:
     last_seen_ = last_seen_ || last_;
   }
 
-  void end_inference_pass() noexcept {
+  void end_inference_pass(std::uint64_t pass) noexcept {
+    if (pass != pass_) return;  // It was left open in a capture.
     kind_ = PassKind::none;
     weights_.end_phase();
   }
 
-  void abandon_pass(bool unwinding) noexcept {
-    kind_ = PassKind::none;
-    weights_.end_phase();
+  void abandon_pass(std::uint64_t pass, bool unwinding) noexcept {
+    if (pass != pass_) return;
+    end_inference_pass(pass);
     abandon(std::nullopt, unwinding);
   }
 
@@ -203,37 +193,27 @@ public:
 
   /// Forgets what was accumulated since the last step, and an abandoned pass.
   void discard_gradients(SourceLocation where) {
+    check_nothing_captured("discard_gradients", where);
     if (kind_ != PassKind::none) fail("discard_gradients: a pass is open", where);
     if (applied_) fail("discard_gradients: the step was applied, and publish() has not ended it yet", where);
     announce(Label{Subject::control}, "discard gradients", where);
     gradients_.discard();
     ++pass_;
     abandoned_.clear();
-    is_abandoned_ = false;
-    last_seen_ = false;
-    reduced_ = false;
+    is_abandoned_ = last_seen_ = reduced_ = false;
   }
 
   // The step.
 
   Decision<Device> reduce(StepOptions const& options, SourceLocation where) {
-    check_not_abandoned("a step", where);
-    if (kind_ != PassKind::none) fail("a step: a pass is still open", where);
-    if (reduced_) fail("a step: publish() has not ended the one before", where);
-    if (std::int32_t const unit = weights_.open_unit(); unit >= 0) {
-      fail("a step: the weights of unit '" + name(static_cast<Unit>(unit)) + "' are still in use", where);
-    }
-    if (!(options.max_norm >= 0)) fail("a step: max_norm is " + std::to_string(options.max_norm) + "; it must not be negative", where);
-    if (options.micro_batches < 1)
-      fail("a step: micro_batches is " + std::to_string(options.micro_batches) + "; it must be positive", where);
-    if (!(options.loss_scale > 0) || !is_finite(options.loss_scale)) {
-      fail("a step: loss_scale is " + std::to_string(options.loss_scale) + "; it must be positive and finite", where);
-    }
-    announce(Label{Subject::control, index(options_hash(options))}, "step (index: hash of options)", where);
+    capture_.check_known<Device>("a step", streams_.compute(), group_->rank(), where);
+    check_between_passes("a step", where);
+    if (std::string const what = invalid_step_options(options); !what.empty()) fail("a step: " + what, where);
+    announce(Label{Subject::control, index(step_options_hash(options))}, "step (index: hash of options)", where);
     gradients_.reduce(where);
     reduced_ = true;
     return decider_.decide(
-        options, static_cast<double>(gradients_.wire_factor()), static_cast<double>(std::numeric_limits<master>::max()),
+        options, static_cast<double>(gradients_.wire_factor()), static_cast<double>(std::numeric_limits<master>::max()), capture_.active(),
         [this](SegmentId segment) { return in_place<Sharded>(gradients_.reduced(segment)).data(); }, where);
   }
 
@@ -270,19 +250,60 @@ public:
       streams_.compute_after_communication(WaitId::use_after_publish);
     }
     gradients_.reset();
-    reduced_ = false;
-    applied_ = false;
-    last_seen_ = false;
+    reduced_ = applied_ = last_seen_ = false;
+  }
+
+  // Captures: see captured_graph.hpp.
+
+  /// What the host knows between steps and passes, on which it depends what the next one enqueues.
+  struct Position {
+    typename GradientFlow<S, P, Group>::Position gradients;
+    bool last_seen = false;
+    friend bool operator==(Position const&, Position const&) = default;
+  };
+  [[nodiscard]] Position position() const { return {gradients_.position(), last_seen_}; }
+  void restore(Position const& position) {
+    gradients_.restore(position.gradients);
+    last_seen_ = position.last_seen;
+  }
+
+  [[nodiscard]] CaptureState& capture() noexcept { return capture_; }
+  void begin_capture(std::vector<CapturedOptimizer>& optimizers) noexcept {
+    capture_.begin(optimizers);
+    gradients_.settle(true);
+    weights_.fix_buffers(true);
+  }
+  /// What was captured has not happened. @param before  where the capture began
+  // NOLINTNEXTLINE(bugprone-exception-escape): the gradients' position has its size already
+  void end_capture(Position const& before) noexcept {
+    capture_.end();
+    restore(before);
+    kind_ = PassKind::none;
+    reduced_ = applied_ = is_abandoned_ = false;
+    abandoned_.clear();
+    ++pass_;  // of scopes that are still there
+    gradients_.settle(false);
+    weights_.fix_buffers(false);
+  }
+
+  /// Refuses what is no part of a pass or a step.
+  void check_nothing_captured(char const* call, SourceLocation where) const {
+    if (capture_.active()) fail(std::string(call) + ": a capture is under way, of passes and steps", where);
+  }
+  void check_between_passes(char const* call, SourceLocation where) const {
+    check_not_abandoned(call, where);
+    if (kind_ != PassKind::none) fail(std::string(call) + ": a pass is still open", where);
+    if (reduced_) fail(std::string(call) + ": publish() has not ended the step before", where);
+    check_weights_closed(call, where);
   }
 
   // Values that the caller sets or reads.
 
   /// What a caller does before it changes parameters, whose old values nobody may have gathered. @param contents  hash of the new ones.
   void begin_change(Label label, char const* call, std::uint64_t contents, SourceLocation where) {
+    check_nothing_captured(call, where);
     if (kind_ != PassKind::none) fail(std::string(call) + ": a pass is open, in which the parameters must stay the same", where);
-    if (std::int32_t const unit = weights_.open_unit(); unit >= 0) {
-      fail(std::string(call) + ": the weights of unit '" + name(static_cast<Unit>(unit)) + "' are still in use", where);
-    }
+    check_weights_closed(call, where);
     announce(label, call, where);
     announce(Label{Subject::control, index(contents)}, "values (index: their hash)", where);
   }
@@ -312,6 +333,12 @@ private:
     if (kind_ == PassKind::none || pass != pass_) fail(std::string(call) + ": this pass has ended", where);
   }
 
+  void check_weights_closed(char const* call, SourceLocation where) const {
+    if (std::int32_t const unit = weights_.open_unit(); unit >= 0) {
+      fail(std::string(call) + ": the weights of unit '" + name(static_cast<Unit>(unit)) + "' are still in use", where);
+    }
+  }
+
   void check_unit(Unit unit, SourceLocation where) const { static_cast<void>(layout().parameters(unit, where)); }
 
   void check_not_abandoned(char const* call, SourceLocation where) const {
@@ -327,21 +354,7 @@ private:
         abandoned_ = unit ? "the gradients of unit '" + name(*unit) + "' were not handed over" : "a pass was not finished";
     } catch (...) {  // no memory for the text
     }
-    if (unwinding) abort("an exception left a pass");
-  }
-
-  /// The memory for control, before any other is taken and once it is known that the device can use such memory and that the ranks agree.
-  /// Collective: throws MismatchError on every rank where the ranks differ.
-  [[nodiscard]] static Buffer<std::byte> start(Partition const& partition, Group& group, StreamPair<Device> const& streams,
-                                               MemoryResource& memory, std::uint64_t options_hash, SourceLocation where) {
-    Buffer<std::byte> control(memory, control_bytes<accumulator>(group.size()), Purpose::control);
-    Device::check_memory(control.data(), where);
-    compare_ranks(group, streams, control.data() + decision_bytes<accumulator>,
-                  {{static_cast<std::int64_t>(partition.hash()), static_cast<std::int64_t>(stage_hash<S, P>()),
-                    static_cast<std::int64_t>(options_hash), 0},
-                   {"layouts", "stages or element types", "options", ""}},
-                  where);
-    return control;
+    if (unwinding && !capture_.active()) abort("an exception left a pass");  // Nothing that is captured was begun with peers.
   }
 
   void abort(char const* why) noexcept {
@@ -354,17 +367,6 @@ private:
 
   /// A hash in a label, for ranks to compare.
   [[nodiscard]] static std::int32_t index(std::uint64_t hash) noexcept { return static_cast<std::int32_t>(hash & 0x7fff'ffff); }
-
-  /// A step whose options differ over the ranks would be decided differently.
-  [[nodiscard]] static std::uint64_t options_hash(StepOptions const& options) noexcept {
-    return Hasher{}
-        .add(std::bit_cast<std::uint64_t>(options.max_norm))
-        .add(std::bit_cast<std::uint64_t>(options.loss_scale))
-        .add(static_cast<std::uint64_t>(options.micro_batches))
-        .add(std::uint64_t{options.mean_over_ranks})
-        .add(std::uint64_t{options.skip_non_finite})
-        .value();
-  }
 
   /// Where the communicator compares ranks, it does so here too, at every stage.
   void announce([[maybe_unused]] Label label, [[maybe_unused]] char const* text, [[maybe_unused]] SourceLocation where) {
@@ -391,6 +393,7 @@ private:
   bool reduced_ = false;
   bool applied_ = false;
   bool is_abandoned_ = false;
+  CaptureState capture_;
 };
 
 }  // namespace zero::detail

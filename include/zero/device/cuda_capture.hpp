@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// @file
+/// Internals of cuda_stream_core.hpp: what streams know of a capture that they are in.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <vector>
+
+#include <zero/device/cuda_call.hpp>
+
+namespace zero::detail {
+
+class CudaStreamCore;
+
+/// A capture under way: the streams whose work goes into one graph. Used by the thread that captures.
+struct CudaCapture {
+  std::vector<CudaStreamCore*> streams;  // the one it began on first
+};
+
+/// A ticket of a point in a graph: this bit, the number of the capture among those of the stream, the number of the point. Outside of that
+/// capture it stands for nothing.
+inline constexpr std::uint64_t captured_ticket = std::uint64_t{1} << 63;
+
+/// Lets a thread that captures ask events from outside of the capture, which CUDA would take for a mistake.
+class CudaQueriesInCapture {
+public:
+  explicit CudaQueriesInCapture(bool capturing) noexcept : exchanged_(capturing && exchange()) {}
+  CudaQueriesInCapture(CudaQueriesInCapture const&) = delete;
+  CudaQueriesInCapture& operator=(CudaQueriesInCapture const&) = delete;
+  ~CudaQueriesInCapture() {
+    if (exchanged_) exchange();
+  }
+
+private:
+  bool exchange() noexcept {
+    if (cudaThreadExchangeStreamCaptureMode(&mode_) == cudaSuccess) return true;
+    forget_cuda_error();
+    return false;
+  }
+
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // before exchanged_, which uses it
+  bool exchanged_;
+};
+
+}  // namespace zero::detail
