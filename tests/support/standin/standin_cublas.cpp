@@ -6,7 +6,6 @@
 #include <cublas_v2.h>
 
 #include <cstdint>
-#include <memory>
 
 #include "support/standin/standin_cuda.hpp"
 
@@ -74,12 +73,10 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
   if (m < 1 || n < 1 || k < 1 || count < 1) return CUBLAS_STATUS_INVALID_VALUE;
   if (a_stride < (a_op == CUBLAS_OP_N ? m : k) || b_stride < (b_op == CUBLAS_OP_N ? k : n) || c_stride < m)
     return CUBLAS_STATUS_INVALID_VALUE;
-  auto products = std::make_unique<Products>(
-      Products{m, n, k, count, *alpha, *beta, View(a, a_stride, a_op), View(b, b_stride, b_op), c, c_stride, a_step, b_step, c_step});
-  cudaError_t const error = zero::standin::launch(
-      handle->stream, [](void* data) { std::unique_ptr<Products>(static_cast<Products*>(data))->compute(); }, products.get());
-  if (error != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
-  static_cast<void>(products.release());  // it is the stream's
+  Products const products{m, n,        k,      count,  *alpha, *beta, View(a, a_stride, a_op), View(b, b_stride, b_op),
+                          c, c_stride, a_step, b_step, c_step};
+  if (zero::standin::launch(handle->stream, [products] { Products(products).compute(); }) != cudaSuccess)
+    return CUBLAS_STATUS_EXECUTION_FAILED;
   return CUBLAS_STATUS_SUCCESS;
 }
 
