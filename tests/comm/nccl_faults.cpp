@@ -261,7 +261,7 @@ TEST_CASE("field case 69: a rank that returns early, throws, or never calls: an 
   }
 }
 
-TEST_CASE("field case 68: a rank that never arrives: starting and splitting end by the deadline") {
+TEST_CASE("field cases 68, 70: a rank that never arrives: starting and splitting end by the deadline") {
   int const ranks = zero::test::ranks();
   if (ranks == 1) return;
   for (bool const splits : {false, true}) {
