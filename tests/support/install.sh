@@ -19,6 +19,7 @@ have() {
     openmpi) package="libopenmpi-dev openmpi-bin"; mpicxx.openmpi --version && mpirun.openmpi --version ;;
     mpich) package="libmpich-dev mpich"; mpicxx.mpich --version && mpirun.mpich --version ;;
     ip) package=iproute2; ip -V ;;
+    valgrind) package=valgrind; valgrind --version ;;
     *) echo "install.sh does not know \`$1\`" >&2; exit 2 ;;
   esac > /dev/null 2>&1
 }

@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include <zero/comm/detail/failure_domain.hpp>
 #include <zero/comm/detail/nccl_calls.hpp>
 #include <zero/comm/detail/nccl_handle.hpp>
 #include <zero/comm/nccl.hpp>
 #include <zero/comm/nccl_error.hpp>
 #include <zero/core/error.hpp>
+#include <zero/core/spin_lock.hpp>
 #include <zero/device/cuda_call.hpp>
 #include <zero/device/memory.hpp>
 

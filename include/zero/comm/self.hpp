@@ -11,9 +11,9 @@
 #include <zero/comm/communicator.hpp>
 #include <zero/comm/detail/alone.hpp>
 #include <zero/comm/detail/arguments.hpp>
-#include <zero/comm/detail/failure_domain.hpp>
 #include <zero/comm/operations.hpp>
 #include <zero/core/error.hpp>
+#include <zero/core/spin_lock.hpp>
 #include <zero/device/device.hpp>
 #include <zero/device/host_device.hpp>
 

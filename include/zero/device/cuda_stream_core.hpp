@@ -9,11 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include <zero/core/error.hpp>
+#include <zero/core/spin_lock.hpp>
 #include <zero/device/cuda_call.hpp>
 #include <zero/device/cuda_capture.hpp>
 
@@ -57,7 +57,7 @@ public:
   void end() noexcept {
     std::vector<Dependent> dependents;
     {
-      std::lock_guard const lock(mutex_);
+      LockGuard const guard(lock_);
       ended_ = true;
       dependents.swap(dependents_);
       for (cudaEvent_t event : events_) {
@@ -79,7 +79,7 @@ public:
 
   /// Marks a point. On a failed stream, or where CUDA refuses, a ticket that carries the failure.
   [[nodiscard]] std::uint64_t record() noexcept {
-    std::lock_guard const lock(mutex_);
+    LockGuard const guard(lock_);
     if (capturing()) return record_in_capture();
     std::uint64_t const ticket = ++recorded_;
     if (failed_.load(std::memory_order_relaxed)) return ticket;
@@ -101,7 +101,7 @@ public:
   [[nodiscard]] bool reached(std::uint64_t ticket) noexcept {
     if (known_complete(ticket)) return true;
     if ((ticket & captured_ticket) != 0) return false;
-    std::lock_guard const lock(mutex_);
+    LockGuard const guard(lock_);
     if (ended_ || ticket > marked_) return true;  // nothing was marked: it carries a failure
     if (!is_complete(event_of(ticket))) return false;
     raise_completed(ticket);
@@ -117,7 +117,7 @@ public:
     check_not_capturing(where);
     cudaEvent_t event = nullptr;
     {
-      std::lock_guard const lock(mutex_);
+      LockGuard const guard(lock_);
       if (ended_ || ticket > marked_) return;
       event = event_of(ticket);
     }
@@ -125,7 +125,7 @@ public:
       fail(cause_of("cudaEventSynchronize", error, where));
       return;
     }
-    std::lock_guard const lock(mutex_);
+    LockGuard const guard(lock_);
     raise_completed(ticket);
   }
 
@@ -135,14 +135,14 @@ public:
     check_not_capturing(where);
     std::uint64_t marked = 0;
     {
-      std::lock_guard const lock(mutex_);
+      LockGuard const guard(lock_);
       marked = marked_;
     }
     if (cudaError_t const error = cudaStreamSynchronize(native_); error != cudaSuccess) {
       fail(cause_of("cudaStreamSynchronize", error, where));
       return;
     }
-    std::lock_guard const lock(mutex_);
+    LockGuard const guard(lock_);
     raise_completed(marked);
   }
 
@@ -154,7 +154,7 @@ public:
     cudaEvent_t event = nullptr;
     std::exception_ptr cause;
     {
-      std::lock_guard const lock(mutex_);
+      LockGuard const guard(lock_);
       cause = failure_at(ticket);
       if (cause == nullptr) {
         if (ended_ || ticket > marked_) return;
@@ -172,7 +172,7 @@ public:
   /// Keeps the cause, unless there was one before, and fails the streams that wait for what is not complete now.
   void fail(std::exception_ptr const& cause) noexcept {
     if (failed_.load(std::memory_order_acquire)) return;  // Before the lock: streams may wait for each other in circles.
-    std::lock_guard const lock(mutex_);
+    LockGuard const guard(lock_);
     fail_locked(cause);
   }
 
@@ -367,7 +367,7 @@ private:
     }
   }
 
-  std::mutex mutex_;
+  SpinLock lock_;
   cudaStream_t native_;
   int device_;
   bool created_ = false;

@@ -12,35 +12,9 @@
 
 #include <zero/core/error.hpp>
 #include <zero/core/plain_array.hpp>
+#include <zero/core/spin_lock.hpp>
 
 namespace zero::detail {
-
-/// Protects what is touched when groups are made, end or fail, never in a collective that succeeds.
-class SpinLock {
-public:
-  void lock() noexcept {
-    while (flag_.test_and_set(std::memory_order_acquire)) flag_.wait(true, std::memory_order_relaxed);
-  }
-  [[nodiscard]] bool try_lock() noexcept { return !flag_.test_and_set(std::memory_order_acquire); }
-  void unlock() noexcept {
-    flag_.clear(std::memory_order_release);
-    flag_.notify_one();
-  }
-
-private:
-  std::atomic_flag flag_ = ATOMIC_FLAG_INIT;
-};
-
-class LockGuard {
-public:
-  explicit LockGuard(SpinLock& lock) noexcept : lock_(lock) { lock_.lock(); }
-  LockGuard(LockGuard const&) = delete;
-  LockGuard& operator=(LockGuard const&) = delete;
-  ~LockGuard() { lock_.unlock(); }
-
-private:
-  SpinLock& lock_;
-};
 
 /// The text of an exception.
 [[nodiscard]] inline std::string text_of(std::exception_ptr const& cause) {

@@ -3,6 +3,7 @@
 /// @file
 /// The first cause of a failure among communicators that fail together, of one rank or of all ranks of a process.
 
+#include <atomic>
 #include <exception>
 #include <string>
 #include <utility>
@@ -24,23 +25,23 @@ public:
     }
     bool const overdue = is_a<DeadlineError>(exception);
     LockGuard const guard(lock_);
-    if (failed_) return;
-    failed_ = true;
+    if (failed_.load(std::memory_order_relaxed)) return;
     rank_ = rank;
     overdue_ = overdue;
     text_ = std::move(text);
     exception_ = std::move(exception);
+    failed_.store(true, std::memory_order_release);
   }
 
   /// Throws the cause if there is one: to its rank what it was; to the others a `PeerError`, or a `DeadlineError`, which is nobody's fault.
   void throw_if_failed(int rank) {
+    if (!failed_.load(std::memory_order_acquire)) return;
     std::exception_ptr own;
     std::string text;
     int peer = -1;
     bool overdue = false;
     {
       LockGuard const guard(lock_);
-      if (!failed_) return;
       if (rank_ == rank) own = exception_;
       text = text_;
       peer = rank_;
@@ -59,7 +60,7 @@ public:
 
 private:
   SpinLock lock_;
-  bool failed_ = false;
+  std::atomic<bool> failed_ = false;  // Set last: all that a call looks at while nothing has failed.
   bool overdue_ = false;
   int rank_ = -1;
   std::string text_;

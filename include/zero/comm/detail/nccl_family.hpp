@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include <zero/comm/detail/failure_domain.hpp>
 #include <zero/comm/detail/nccl_domain.hpp>
 #include <zero/core/error.hpp>
+#include <zero/core/spin_lock.hpp>
 
 namespace zero::detail {
 

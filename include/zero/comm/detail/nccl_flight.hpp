@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include <zero/comm/detail/failure_domain.hpp>
 #include <zero/comm/detail/nccl_family.hpp>
 #include <zero/comm/operations.hpp>
+#include <zero/core/spin_lock.hpp>
 #include <zero/device/cuda_stream.hpp>
 
 namespace zero::detail {

@@ -14,12 +14,12 @@
 #include <utility>
 #include <vector>
 
-#include <zero/comm/detail/failure_domain.hpp>
 #include <zero/comm/detail/nccl_family.hpp>
 #include <zero/comm/detail/nccl_flight.hpp>
 #include <zero/comm/detail/nccl_scratch.hpp>
 #include <zero/comm/nccl_error.hpp>
 #include <zero/core/error.hpp>
+#include <zero/core/spin_lock.hpp>
 #include <zero/device/cuda_stream.hpp>
 
 namespace zero::detail {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <zero/comm/detail/failure_domain.hpp>
+#include <zero/core/spin_lock.hpp>
 #include <zero/device/cuda_memory.hpp>
 #include <zero/device/memory.hpp>
 

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// `wrapper_cost <name> raw|zero|nothing`: calls a function of CUDA or NCCL, or what the library makes of it, so often as `calls`, inside the
+/// function `measured`. bench/wrapper_cost/run counts the instructions in it.
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include <zero/comm/nccl.hpp>
+#include <zero/device/cuda_device.hpp>
+
+namespace {
+
+constexpr int calls = 1000;
+constexpr std::int64_t count = 4;
+float memory[4 * count];
+
+/// What is called, on objects that are made once.
+struct Objects {
+  zero::NcclCommunicator comm{ncclUniqueId{}, {.rank = 0, .ranks = 2, .device = 0}};
+  zero::CudaStream stream{{.events = 64}};
+  zero::CudaStreamRef ref = stream;
+  zero::CudaEvent event = zero::CudaDevice::record(ref);
+  cudaEvent_t raw_event = nullptr;
+};
+
+struct Case {
+  char const* name;
+  void (*raw)(Objects&);
+  void (*zero)(Objects&);
+};
+
+constexpr Case cases[] = {
+    {"copy", [](Objects& o) { cudaMemcpyAsync(memory, memory + 2 * count, 16, cudaMemcpyDefault, o.stream.native()); },
+     [](Objects& o) { zero::CudaDevice::copy(o.ref, memory, memory + 2 * count, 16); }},
+    {"record", [](Objects& o) { cudaEventRecord(o.raw_event, o.stream.native()); },
+     [](Objects& o) { o.event = zero::CudaDevice::record(o.ref); }},
+    {"wait", [](Objects& o) { cudaStreamWaitEvent(o.stream.native(), o.raw_event, 0); },
+     [](Objects& o) { zero::CudaDevice::wait(o.ref, o.event, zero::WaitId::scratch_after_reduce); }},
+    {"all-gather", [](Objects& o) { ncclAllGather(memory, memory, count, ncclFloat32, o.comm.native(), o.stream.native()); },
+     [](Objects& o) { o.comm.enqueue(o.ref, zero::AllGather<float>{.send = memory, .receive = memory, .count = count}); }},
+    {"reduce-scatter",
+     [](Objects& o) { ncclReduceScatter(memory, memory, count, ncclFloat32, ncclSum, o.comm.native(), o.stream.native()); },
+     [](Objects& o) { o.comm.enqueue(o.ref, zero::ReduceScatter<float>{.send = memory, .receive = memory, .count = count}); }},
+    {"all-reduce", [](Objects& o) { ncclAllReduce(memory, memory, count, ncclFloat32, ncclSum, o.comm.native(), o.stream.native()); },
+     [](Objects& o) { o.comm.enqueue(o.ref, zero::AllReduce<float>{.send = memory, .receive = memory, .count = count}); }},
+};
+
+}  // namespace
+
+extern "C" [[gnu::noinline]] void measured(void (*work)(void*), void* data) {
+  for (int i = 0; i < calls; ++i) work(data);
+}
+
+int main(int argc, char** argv) {
+  std::string const name = argc == 3 ? argv[1] : "";
+  std::string const way = argc == 3 ? argv[2] : "";
+  if (name == "list") {
+    for (Case const& c : cases) std::puts(c.name);
+    return 0;
+  }
+  for (Case const& c : cases) {
+    if (name != c.name) continue;
+    static void (*work)(Objects&) = way == "raw" ? c.raw : way == "zero" ? c.zero : +[](Objects&) {};
+    Objects objects;
+    measured([](void* data) { work(*static_cast<Objects*>(data)); }, &objects);
+    return 0;
+  }
+  std::fputs("wrapper_cost <name> raw|zero|nothing, or: list names\n", stderr);
+  return 2;
+}
