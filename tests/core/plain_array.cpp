@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "support/allocations.hpp"
@@ -34,6 +35,12 @@ constexpr bool does_the_same_in_constant_expressions() {
          sum == 4950 + 7 - 2 - 3 + 0 + 1 + 2 && nested.size() == 3;
 }
 static_assert(does_the_same_in_constant_expressions());
+
+// Also for what holds one: an exception must be able to leave a copy.
+struct Holder {
+  PlainArray<int> array;
+};
+static_assert(!std::is_nothrow_copy_assignable_v<Holder> && std::is_nothrow_move_assignable_v<Holder>);
 
 }  // namespace
 

@@ -27,8 +27,13 @@ public:
     append(other.data_, other.size_);
   }
   constexpr PlainArray(PlainArray&& other) noexcept { swap(other); }
-  constexpr PlainArray& operator=(PlainArray other) noexcept {
-    swap(other);
+  constexpr PlainArray& operator=(PlainArray const& other) {
+    if (this != &other) *this = PlainArray(other);
+    return *this;
+  }
+  constexpr PlainArray& operator=(PlainArray&& other) noexcept {
+    PlainArray taken(std::move(other));
+    swap(taken);
     return *this;
   }
   constexpr ~PlainArray() { delete[] data_; }
