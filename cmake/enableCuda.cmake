@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Enables the language CUDA, for zero's own tests and examples, in the folder that includes this. Without an nvcc CMAKE_CUDA_COMPILER is not
-# set afterwards. CMAKE_CUDA_ARCHITECTURES says for which GPUs; the default is those of the tests' compile-only runs.
+# set afterwards. CMAKE_CUDA_ARCHITECTURES says for which GPUs; the default is that of the tests' compile-only runs.
 
 include(CheckLanguage)
 if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND EXISTS /usr/local/cuda/bin/nvcc)

@@ -21,7 +21,8 @@ struct Objects {
   zero::NcclCommunicator comm{ncclUniqueId{}, {.rank = 0, .ranks = 2, .device = 0}};
   zero::CudaStream stream{{.events = 64}};
   zero::CudaStreamRef ref = stream;
-  zero::CudaEvent event = zero::CudaDevice::record(ref);
+  zero::CudaStream other{{.events = 64}};
+  zero::CudaEvent event = zero::CudaDevice::record(other);
   cudaEvent_t raw_event = nullptr;
 };
 
@@ -35,7 +36,7 @@ constexpr Case cases[] = {
     {"copy", [](Objects& o) { cudaMemcpyAsync(memory, memory + 2 * count, 16, cudaMemcpyDefault, o.stream.native()); },
      [](Objects& o) { zero::CudaDevice::copy(o.ref, memory, memory + 2 * count, 16); }},
     {"record", [](Objects& o) { cudaEventRecord(o.raw_event, o.stream.native()); },
-     [](Objects& o) { o.event = zero::CudaDevice::record(o.ref); }},
+     [](Objects& o) { static_cast<void>(zero::CudaDevice::record(o.ref)); }},
     {"wait", [](Objects& o) { cudaStreamWaitEvent(o.stream.native(), o.raw_event, 0); },
      [](Objects& o) { zero::CudaDevice::wait(o.ref, o.event, zero::WaitId::scratch_after_reduce); }},
     {"all-gather", [](Objects& o) { ncclAllGather(memory, memory, count, ncclFloat32, o.comm.native(), o.stream.native()); },

@@ -41,6 +41,7 @@ static_assert(all.first(1).size() == 1 && all.first(1)[0] == Unit{3} && all.subs
 static_assert(all.subspan(3).empty() && IdList<Unit>().empty() && IdList<Unit>().begin() == IdList<Unit>().end());
 // Whatever takes a span takes a list.
 static_assert(std::ranges::contiguous_range<IdList<Unit>> && std::ranges::sized_range<IdList<Unit>>);
+static_assert(std::ranges::borrowed_range<IdList<Unit>>);
 constexpr std::size_t size_of_span(std::span<Unit const> span) { return span.size(); }
 static_assert(size_of_span(all) == 3);
 

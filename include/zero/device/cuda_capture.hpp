@@ -14,6 +14,9 @@ namespace zero::detail {
 
 class CudaStreamCore;
 
+/// How many captures this thread is in. It must not wait for the device, nor ask events as usual, not those of other streams either.
+inline thread_local int cuda_captures_of_thread = 0;
+
 /// A capture under way: the streams whose work goes into one graph. Used by the thread that captures.
 struct CudaCapture {
   std::vector<CudaStreamCore*> streams;  // the one it began on first

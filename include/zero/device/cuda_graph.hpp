@@ -59,6 +59,7 @@ public:
     }
     if (!alone()) origin.wait(side.record(), where);
     origin.core_->begin_capture(capture_, where);
+    ++cuda_captures_of_thread;
     origin.core_->is_before_capture();
     try {
       if (!alone()) side.wait(origin.record(), where);
@@ -90,6 +91,7 @@ private:
   [[nodiscard]] bool alone() const noexcept { return origin_ == side_; }
 
   cudaError_t end_native(cudaGraph_t* captured) noexcept {
+    --cuda_captures_of_thread;
     for (CudaStreamCore* stream : capture_.streams) stream->leave_capture();
     capture_.streams.clear();
     return cudaStreamEndCapture(origin_.native(), captured);

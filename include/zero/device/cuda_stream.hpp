@@ -146,8 +146,8 @@ struct CudaStreamOptions {
 /// The destructor neither waits nor throws: CUDA runs what is queued to its end. Memory that queued work uses must live until then.
 ///
 /// @par Memory
-/// `events` CUDA events without timing, twice as many from the first capture on. Nothing is allocated after construction, but for a few bytes when a stream waits for another one
-/// for the first time.
+/// `events` CUDA events without timing; as many more from the first capture on. Nothing else is allocated after construction, but for a few
+/// bytes when a stream waits for another one for the first time.
 class CudaStream : public CudaStreamRef {
 public:
   /// Makes a stream that does not synchronise with the default stream.

@@ -113,7 +113,7 @@ public:
   void wait_until(std::uint64_t ticket, SourceLocation where) {
     if (known_complete(ticket)) return;
     if ((ticket & captured_ticket) != 0) throw UsageError("a point in a captured graph is nothing that the host can wait for", where);
-    if (capturing() && reached(ticket)) return;
+    if ((capturing() || cuda_captures_of_thread > 0) && reached(ticket)) return;
     check_not_capturing(where);
     cudaEvent_t event = nullptr;
     {
@@ -265,6 +265,7 @@ private:
 
   void check_not_capturing(SourceLocation where) const {
     if (capturing()) throw UsageError("the stream is being captured: the host cannot wait for what has not run", where);
+    if (cuda_captures_of_thread > 0) throw UsageError("this thread captures a stream: until that has ended it cannot wait for any", where);
   }
 
   void enter_capture(CudaCapture& capture) noexcept {
@@ -324,7 +325,7 @@ private:
   }
 
   [[nodiscard]] bool is_complete(cudaEvent_t event) const noexcept {
-    CudaQueriesInCapture const queries(capturing());
+    CudaQueriesInCapture const queries(capturing() || cuda_captures_of_thread > 0);
     if (cudaEventQuery(event) == cudaSuccess) return true;
     forget_cuda_error();
     return false;

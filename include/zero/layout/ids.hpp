@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include <zero/core/config.hpp>
 
@@ -69,6 +70,13 @@ private:
   Id const* data_ = nullptr;
   std::size_t size_ = 0;
 };
+
+}  // namespace zero
+
+template <class Id>
+inline constexpr bool std::ranges::enable_borrowed_range<zero::IdList<Id>> = true;
+
+namespace zero {
 
 /// The ids 0, 1, ..., n - 1, or the same backwards: `for (Unit unit : layout.units().reversed())`. A value: it refers to nothing and stays
 /// what it was when the layout grows.

@@ -67,20 +67,18 @@ public:
     engine.check_between_passes("capture", where);
     auto captured = std::make_unique<CapturedWork<Engine>>(CapturedWork<Engine>{&engine, engine.position()});
     Graph result;
-    {
-      Scope const scope(*captured);
-      auto const& streams = engine.streams();
-      result.graph_ = Device::capture(
-          streams.compute(), streams.communication(),
-          [&] {
-            std::int64_t const before = engine.decider().captured();
-            std::forward<Work>(work)();
-            engine.check_between_passes("the end of a capture", where);
-            captured->after = engine.position();
-            captured->steps = engine.decider().captured() - before;
-          },
-          where);
-    }
+    auto const& streams = engine.streams();
+    result.graph_ = Device::capture(
+        streams.compute(), streams.communication(),
+        [&] {
+          Scope const scope(*captured);
+          std::int64_t const before = engine.decider().captured();
+          std::forward<Work>(work)();
+          engine.check_between_passes("the end of a capture", where);
+          captured->after = engine.position();
+          captured->steps = engine.decider().captured() - before;
+        },
+        where);
     result.work_ = std::move(captured);
     upload_options(result, where);
     return result;
@@ -89,6 +87,7 @@ public:
   static Decision<Device> replay(Engine& engine, Graph const& graph, SourceLocation where) {
     check(engine, graph, 1, "replay", where);
     upload_options(graph, where);
+    engine.begin_replay();
     Device::launch(engine.streams().compute(), graph.graph_, where);
     return count(*graph.work_, 1);
   }
@@ -99,7 +98,7 @@ public:
   }
 
 private:
-  /// The time of a capture. At its end the host is where it was: nothing has run.
+  /// The time of a capture, in which the compute stream is behind all communication. At its end the host is where it was: nothing has run.
   class Scope {
   public:
     explicit Scope(CapturedWork<Engine>& work) noexcept : work_(work) { work.engine->begin_capture(work.optimizers); }
@@ -116,7 +115,7 @@ private:
     if (work == nullptr) engine.fail(call + ": this graph is empty: nothing was captured in it, or it was moved away", where);
     if (work->engine != &engine) engine.fail(call + ": this graph was captured of other parameters", where);
     if (times < 0) engine.fail(call + ": " + std::to_string(times) + " times", where);
-    engine.check_nothing_captured(call.c_str(), where);
+    engine.check_not_capturing(call.c_str(), where);
     engine.check_between_passes(call.c_str(), where);
     if (times > 0 && !(engine.position() == work->before)) {
       engine.fail(call + ": when the graph was captured other gradients had been accumulated since the last step than now", where);

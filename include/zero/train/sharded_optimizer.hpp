@@ -183,8 +183,8 @@ public:
     }
   }
 
-  /// Enqueues the present options for captured steps that are launched from now on. `ShardedParameters::replay` does it; for graphs that the
-  /// caller launches itself.
+  /// Enqueues the present options for captured steps that are launched from now on, behind the communication of passes that were not captured.
+  /// `ShardedParameters::replay` does it; for graphs that the caller launches itself.
   /// @throws UsageError if the parameters are others than at construction, the options are invalid, or in a capture.
   /// @par Communication
   /// None.
@@ -192,7 +192,8 @@ public:
   void upload_options(Parameters& parameters, SourceLocation where = SourceLocation::current()) {
     check_same(parameters, where);
     check_options(parameters, where);
-    parameters.engine().check_nothing_captured("upload_options", where);
+    parameters.engine().check_not_capturing("upload_options", where);
+    parameters.engine().begin_replay();
     Parameters::Device::run(parameters.engine().streams().compute(), detail::StoreOptions<Opt>{&memory()->options, options_});
   }
 

@@ -24,7 +24,12 @@ public:
   /// @param optimizers  where those that step meanwhile are listed
   void begin(std::vector<CapturedOptimizer>& optimizers) noexcept { optimizers_ = &optimizers; }
   void end() noexcept { optimizers_ = nullptr; }
-  void add(CapturedOptimizer optimizer) { optimizers_->push_back(optimizer); }
+  void add(CapturedOptimizer optimizer) {
+    for (CapturedOptimizer const& known : *optimizers_) {
+      if (known.optimizer == optimizer.optimizer) return;
+    }
+    optimizers_->push_back(optimizer);
+  }
 
   /// Refuses captures by calls of the device's own: steps that never ran would be counted.
   template <class Device>

@@ -98,6 +98,7 @@ public:
     for (SegmentId segment : partition_->segments(unit)) {
       if (!partition_->segment(segment).trainable) continue;
       state(segment).fresh_for = -1;
+      state(segment).zeroed = true;
       if (handed_over_by_.mark(segment, unit)) complete(segment, last, where);
     }
   }

@@ -283,12 +283,20 @@ public:
     abandoned_.clear();
     ++pass_;  // of scopes that are still there
     gradients_.settle(false);
+    weights_.end_phase();
     weights_.fix_buffers(false);
   }
+  /// What a graph does begins behind the reductions that eager passes have left on the communication stream.
+  void begin_replay() const { streams_.compute_after_communication(WaitId::none); }
 
   /// Refuses what is no part of a pass or a step.
   void check_nothing_captured(char const* call, SourceLocation where) const {
     if (capture_.active()) fail(std::string(call) + ": a capture is under way, of passes and steps", where);
+  }
+  /// The same, also of captures by calls of the device's own.
+  void check_not_capturing(char const* call, SourceLocation where) const {
+    check_nothing_captured(call, where);
+    capture_.check_known<Device>(call, streams_.compute(), group_->rank(), where);
   }
   void check_between_passes(char const* call, SourceLocation where) const {
     check_not_abandoned(call, where);
