@@ -11,7 +11,6 @@ set(avoided algorithm mutex chrono)
 set(allowed
   zero/comm/run_ranks.hpp:chrono           # its deadline is a time
   zero/comm/detail/nccl_family.hpp:chrono  # so are the watchdog's
-  zero/device/cuda_stream_core.hpp:mutex   # a failure comes from any thread
   zero/comm/mpi_environment.hpp:chrono     # gives peers some time
   zero/comm/detail/mpi_patience.hpp:chrono # sleeps between two looks
   zero/device/host_stream_core.hpp:chrono  # delays a stream for so many microseconds

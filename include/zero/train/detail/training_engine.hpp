@@ -18,6 +18,7 @@
 #include <zero/device/streams.hpp>
 #include <zero/layout/partition.hpp>
 #include <zero/train/arithmetic.hpp>
+#include <zero/train/detail/abort_group.hpp>
 #include <zero/train/detail/capture_state.hpp>
 #include <zero/train/detail/compare_ranks.hpp>
 #include <zero/train/detail/control_layout.hpp>
@@ -66,7 +67,7 @@ public:
   /// What the owner of memory that queued work may use does before the memory goes back: waits for that work, and aborts the group before that
   /// if an exception destroys the owner, because peers may never join what is queued then.
   void settle(bool unwinding) noexcept {
-    if (unwinding) abort("an exception destroyed the parameters or their optimizer");
+    if (unwinding) abort_group(*group_, "an exception destroyed the parameters or their optimizer");
     try {
       Device::synchronize(streams_.communication());
     } catch (...) {  // the failure was, or will be, thrown where the stream is used
@@ -93,7 +94,6 @@ public:
   }
 
   // Passes.
-
   /// @returns the pass's number: what is made in it is of use only while it is the open one.
   [[nodiscard]] std::uint64_t begin_pass(PassKind kind, bool last, SourceLocation where) {
     capture_.check_known<Device>("a new pass", streams_.compute(), group_->rank(), where);
@@ -137,7 +137,6 @@ public:
   }
 
   // Weights.
-
   [[nodiscard]] auto gather(std::uint64_t pass, Unit unit, SourceLocation where) {
     check_open(pass, "gather", where);
     check_unit(unit, where);
@@ -170,7 +169,6 @@ public:
   void let_go_of_all() noexcept { let_go_of(static_cast<std::int32_t>(layout().unit_count())); }
 
   // Gradients.
-
   [[nodiscard]] Gradients<TrainingEngine> open_gradients(std::uint64_t pass, Unit unit, bool zeroed, SourceLocation where) {
     check_open(pass, "gradients", where);
     check_unit(unit, where);
@@ -204,7 +202,6 @@ public:
   }
 
   // The step.
-
   Decision<Device> reduce(StepOptions const& options, SourceLocation where) {
     capture_.check_known<Device>("a step", streams_.compute(), group_->rank(), where);
     check_between_passes("a step", where);
@@ -362,15 +359,8 @@ private:
         abandoned_ = unit ? "the gradients of unit '" + name(*unit) + "' were not handed over" : "a pass was not finished";
     } catch (...) {  // no memory for the text
     }
-    if (unwinding && !capture_.active()) abort("an exception left a pass");  // Nothing that is captured was begun with peers.
-  }
-
-  void abort(char const* why) noexcept {
-    try {
-      group_->abort(std::make_exception_ptr(CommunicationError(why, group_->rank())));
-    } catch (...) {
-      group_->abort(std::current_exception());
-    }
+    if (unwinding && !capture_.active())
+      abort_group(*group_, "an exception left a pass");  // Nothing that is captured was begun with peers.
   }
 
   /// A hash in a label, for ranks to compare.
