@@ -127,7 +127,7 @@ void token_embedding_backward(DeviceMath<D, P> const& math, std::int64_t rows, s
 template <class D, class P>
 void position_embedding_backward(DeviceMath<D, P> const& math, std::int64_t rows, std::int64_t context, std::int64_t channels,
                                  float const* dx, float* dwpe) {
-  math.for_each(context * channels, kernel::SumSequences{rows / context, context * channels, dx, dwpe});
+  math.for_each(context * channels, kernel::SumColumn{rows / context, context * channels, dx, dwpe});  // over the sequences
 }
 
 template <class D, class P, class W>

@@ -152,19 +152,6 @@ struct AddToTokens {
   }
 };
 
-/// Of an element of wpe: the sum over the sequences.
-struct SumSequences {
-  std::int64_t sequences, elements;  // of dwpe
-  float const* dx;
-  float* dwpe;
-
-  ZERO_HOST_DEVICE void operator()(std::int64_t i) const {
-    float total = 0.0f;
-    for (std::int64_t s = 0; s < sequences; ++s) total += dx[s * elements + i];
-    dwpe[i] = total;
-  }
-};
-
 template <class W>
 struct Widen {
   W const* from;

@@ -47,4 +47,17 @@ RunResult train_with_gpus(World const& world, Options const& options, Text const
   return train_on_gpu<Stage, Precision>(alone, options, text);
 }
 
+/// `train_with_gpus` for the stage that is given: what a lambda would do, which nvcc does not take here.
+template <class Precision>
+struct OnGpus {
+  World const& world;
+  Options const& options;
+  Text const& text;
+
+  template <class Stage>
+  RunResult operator()(Stage) const {
+    return train_with_gpus<Stage, Precision>(world, options, text);
+  }
+};
+
 }  // namespace gpt

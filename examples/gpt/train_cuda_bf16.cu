@@ -9,23 +9,8 @@
 
 namespace gpt {
 
-namespace {
-
-struct OnGpus {
-  World const& world;
-  Options const& options;
-  Text const& text;
-
-  template <class S>
-  RunResult operator()(S) const {
-    return train_with_gpus<S, zero::Precision<zero::bf16>>(world, options, text);
-  }
-};
-
-}  // namespace
-
 RunResult train_stage_cuda_bf16(int stage, World const& world, Options const& options, Text const& text) {
-  return zero::with_stage(stage, OnGpus{world, options, text});
+  return zero::with_stage(stage, OnGpus<zero::Precision<zero::bf16>>{world, options, text});
 }
 
 }  // namespace gpt

@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <zero/core/error.hpp>
+#include <zero/core/plain_array.hpp>
 #include <zero/device/device.hpp>
 #include <zero/train/detail/training_engine.hpp>
 #include <zero/train/step_report.hpp>
@@ -25,7 +25,7 @@ struct CapturedWork {
   typename Engine::Position before;
   typename Engine::Position after{};
   std::int64_t steps = 0;
-  std::vector<CapturedOptimizer> optimizers{};
+  PlainArray<CapturedOptimizer> optimizers{};
 };
 
 template <class Engine>
@@ -42,7 +42,8 @@ class CapturedGraph {
 public:
   CapturedGraph() = default;
 
-  /// The device's graph for a launch by the caller, on the compute stream or in order with it: see `ShardedParameters::replayed`.
+  /// The device's graph for a launch by the caller, on the compute stream or in order with it: see `ShardedParameters::replayed`. Where passes
+  /// were made by calls since the last step, it must come behind the communication stream too.
   [[nodiscard]] typename Engine::Device::Graph const& graph() const noexcept { return graph_; }
 
 private:
@@ -86,8 +87,8 @@ public:
 
   static Decision<Device> replay(Engine& engine, Graph const& graph, SourceLocation where) {
     check(engine, graph, 1, "replay", where);
-    upload_options(graph, where);
     engine.begin_replay();
+    upload_options(graph, where);
     Device::launch(engine.streams().compute(), graph.graph_, where);
     return count(*graph.work_, 1);
   }

@@ -191,10 +191,9 @@ public:
   template <class Parameters>
   void upload_options(Parameters& parameters, SourceLocation where = SourceLocation::current()) {
     check_same(parameters, where);
-    check_options(parameters, where);
     parameters.engine().check_not_capturing("upload_options", where);
     parameters.engine().begin_replay();
-    Parameters::Device::run(parameters.engine().streams().compute(), detail::StoreOptions<Opt>{&memory()->options, options_});
+    store_options(parameters, where);
   }
 
   /// This rank's part of the k-th state of a trainable segment, placed as the masters are.
@@ -220,7 +219,13 @@ private:
   template <class Parameters>
   static void upload(void* optimizer, SourceLocation where) {
     auto& self = *static_cast<ShardedOptimizer*>(optimizer);
-    self.upload_options(*static_cast<Parameters*>(self.parameters_), where);
+    self.store_options(*static_cast<Parameters*>(self.parameters_), where);
+  }
+
+  template <class Parameters>
+  void store_options(Parameters& parameters, SourceLocation where) {
+    check_options(parameters, where);
+    Parameters::Device::run(parameters.engine().streams().compute(), detail::StoreOptions<Opt>{&memory()->options, options_});
   }
 
   template <class Parameters>

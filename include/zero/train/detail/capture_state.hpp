@@ -4,9 +4,9 @@
 /// Whether passes and steps go into a graph at the moment.
 
 #include <string>
-#include <vector>
 
 #include <zero/core/error.hpp>
+#include <zero/core/plain_array.hpp>
 #include <zero/device/device.hpp>
 
 namespace zero::detail {
@@ -22,7 +22,7 @@ class CaptureState {
 public:
   [[nodiscard]] bool active() const noexcept { return optimizers_ != nullptr; }
   /// @param optimizers  where those that step meanwhile are listed
-  void begin(std::vector<CapturedOptimizer>& optimizers) noexcept { optimizers_ = &optimizers; }
+  void begin(PlainArray<CapturedOptimizer>& optimizers) noexcept { optimizers_ = &optimizers; }
   void end() noexcept { optimizers_ = nullptr; }
   void add(CapturedOptimizer optimizer) {
     for (CapturedOptimizer const& known : *optimizers_) {
@@ -42,7 +42,7 @@ public:
   }
 
 private:
-  std::vector<CapturedOptimizer>* optimizers_ = nullptr;
+  PlainArray<CapturedOptimizer>* optimizers_ = nullptr;
 };
 
 }  // namespace zero::detail

@@ -9,11 +9,11 @@
 #include <limits>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <zero/comm/communicator.hpp>
 #include <zero/comm/operations.hpp>
 #include <zero/core/error.hpp>
+#include <zero/core/plain_array.hpp>
 #include <zero/device/memory.hpp>
 #include <zero/device/streams.hpp>
 #include <zero/layout/partition.hpp>
@@ -265,7 +265,7 @@ public:
   }
 
   [[nodiscard]] CaptureState& capture() noexcept { return capture_; }
-  void begin_capture(std::vector<CapturedOptimizer>& optimizers) noexcept {
+  void begin_capture(PlainArray<CapturedOptimizer>& optimizers) noexcept {
     capture_.begin(optimizers);
     gradients_.settle(true);
     weights_.fix_buffers(true);
