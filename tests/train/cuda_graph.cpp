@@ -23,6 +23,7 @@
 #include <zero/train/sharded_parameters.hpp>
 
 #include "support/device_training.hpp"
+#include "support/failing_calls.hpp"
 #include "support/standin/standin_cuda.hpp"
 #include "support/standin/standin_kernels.hpp"
 
@@ -34,7 +35,6 @@ using zero::CudaStream;
 using zero::CudaStreamRef;
 using zero::Decision;
 using zero::StepReport;
-using zero::standin::Live;
 
 /// gradient[i] += (weight[i] - *target) / 8, where the target is the device's: it changes between replays.
 template <class Parameter, class Gradient>
@@ -282,7 +282,7 @@ void check_stage() {
     CHECK_MESSAGE(rest == expected, seed);
     Run const in_parts = three_graphs<S, P>(overlap);
     CHECK_MESSAGE(in_parts == expected, seed);
-    CHECK(zero::standin::live() == Live{});
+    CHECK(zero::standin::live() == zero::standin::Live{});
   }
 }
 
@@ -539,27 +539,6 @@ TEST_CASE("a wait for a stream outside of the capture is refused, and that strea
 }
 
 TEST_CASE("every call of cuda may fail in a capture and in replays: a typed error, nothing lost, nothing hangs") {
-  using P = zero::Precision<zero::bf16>;
-  zero::standin::reset();
-  Run const expected = one_graph<zero::Stage2, P>(true);
-  std::int64_t const calls = zero::standin::calls();
-  int refused = 0;
-  for (std::int64_t call = 1; call <= calls; ++call) {
-    zero::standin::reset();
-    zero::standin::fail({.call = call, .from_then_on = call % 2 == 1});
-    try {
-      Run const trained = one_graph<zero::Stage2, P>(true);
-      CHECK_MESSAGE(trained == expected, call);
-    } catch (zero::DeviceError const&) {
-      ++refused;
-    } catch (zero::MemoryError const&) {
-      ++refused;
-    }
-    zero::standin::fail({});
-    cudaSetDevice(0);
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-    cudaThreadExchangeStreamCaptureMode(&mode);
-    CHECK_MESSAGE(zero::standin::live() == Live{}, call);
-  }
-  CHECK(refused > calls / 8);
+  zero::test::check_failing_calls([] { return one_graph<zero::Stage2, zero::Precision<zero::bf16>>(true); }, 8,
+                                  [](std::int64_t, std::int64_t) { return 1; });
 }

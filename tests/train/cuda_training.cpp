@@ -15,6 +15,7 @@
 #include <zero/train/stage.hpp>
 
 #include "support/device_training.hpp"
+#include "support/failing_calls.hpp"
 #include "support/standin/standin_cuda.hpp"
 #include "support/standin/standin_kernels.hpp"
 
@@ -75,27 +76,10 @@ TEST_CASE("memory_of_the_host_is_refused") {
 }
 
 TEST_CASE("every_call_of_cuda_may_fail_in_training: a typed error, nothing lost, nothing hangs") {
-  using P = zero::Precision<zero::bf16>;
-  zero::standin::reset();
-  Trained const expected = on_cuda<zero::Stage2, P>(true);
-  std::int64_t const calls = zero::standin::calls();
-  CHECK(calls > 500);
-  int refused = 0;
   // All calls of the start, of the first steps and of the end; a third of those in between.
-  for (std::int64_t call = 1; call <= calls; call += call < 300 || call > calls - 150 ? 1 : 3) {
-    zero::standin::reset();
-    zero::standin::fail({.call = call, .from_then_on = call % 2 == 0});
-    try {
-      Trained const trained = on_cuda<zero::Stage2, P>(true);
-      CHECK_MESSAGE(trained == expected, call);
-    } catch (zero::DeviceError const&) {
-      ++refused;
-    } catch (zero::MemoryError const&) {
-      ++refused;
-    }
-    zero::standin::fail({});
-    cudaSetDevice(0);
-    CHECK_MESSAGE(zero::standin::live() == Live{}, call);
-  }
-  CHECK(refused > calls / 4);
+  zero::test::check_failing_calls([] { return on_cuda<zero::Stage2, zero::Precision<zero::bf16>>(true); }, 4,
+                                  [](std::int64_t call, std::int64_t calls) {
+                                    CHECK(calls > 500);
+                                    return call < 300 || call > calls - 150 ? 1 : 3;
+                                  });
 }
