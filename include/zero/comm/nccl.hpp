@@ -121,12 +121,11 @@ public:
     check_in_group(where);
     detail::check_arguments(operation, size(), handle_->name(), where);
     detail::check_nccl_factor(operation, size(), handle_->name(), where);
-    handle_->family().throw_if_failed();
     check_stream(stream, where);
     if constexpr (requires { operation.count; }) {
-      if (operation.count == 0) return;
+      if (operation.count == 0) return handle_->family().throw_if_failed();
     }
-    if (size() == 1) return detail::enqueue_nccl_alone(stream, operation, where);
+    if (size() == 1) return enqueue_alone(stream, operation, where);
     {
       detail::NcclUse const use(*handle_, where);
       detail::NcclCall(*handle_, stream).perform(operation);
@@ -224,16 +223,24 @@ private:
   }
 
   void check_stream(CudaStreamRef stream, SourceLocation where) {
+    if (stream.failed() || stream.device() != device()) refuse_stream(stream, where);
+  }
+  [[gnu::noinline]] void refuse_stream(CudaStreamRef stream, SourceLocation where) {
+    handle_->family().throw_if_failed();
     if (std::exception_ptr const cause = stream.failure()) {
       // The peers would wait for an operation that does not come.
       handle_->family().fail(cause);
       std::rethrow_exception(cause);
     }
-    if (stream.device() != device()) {
-      throw UsageError(
-          "the stream is on CUDA device " + std::to_string(stream.device()) + ", the communicator's is " + std::to_string(device()), where,
-          handle_->name());
-    }
+    throw UsageError(
+        "the stream is on CUDA device " + std::to_string(stream.device()) + ", the communicator's is " + std::to_string(device()), where,
+        handle_->name());
+  }
+
+  template <class Operation>
+  [[gnu::noinline]] void enqueue_alone(CudaStreamRef stream, Operation const& operation, SourceLocation where) {
+    handle_->family().throw_if_failed();
+    detail::enqueue_nccl_alone(stream, operation, where);
   }
 
   void end_group_quietly(CudaStreamRef stream) noexcept {

@@ -103,6 +103,8 @@ public:
     core_->fail(cause);
   }
 
+  /// Whether something has failed the stream.
+  [[nodiscard]] bool failed() const noexcept { return core_->failed(); }
   /// What failed the stream, null if nothing did so far.
   [[nodiscard]] std::exception_ptr failure() const noexcept { return core_->failure(); }
   /// @throws what failed the stream.

@@ -82,15 +82,13 @@ public:
     LockGuard const guard(lock_);
     if (capturing()) return record_in_capture();
     std::uint64_t const ticket = ++recorded_;
-    if (failed_.load(std::memory_order_relaxed)) return ticket;
-    cudaEvent_t const event = event_of(ticket);
-    std::uint64_t const former = ticket > events_.size() ? ticket - events_.size() : 0;
-    if (former > completed_.load(std::memory_order_relaxed) && is_complete(event)) raise_completed(former);
-    if (cudaError_t const error = cudaEventRecord(event, native_); error != cudaSuccess) {
-      fail_locked(cause_of("cudaEventRecord", error, SourceLocation::current()));
-    } else {
-      marked_ = ticket;
-    }
+    if (failed()) return ticket;
+    std::uint64_t const ring = events_.size();
+    cudaEvent_t const event = events_[static_cast<std::size_t>(ticket % ring)];
+    if (ticket > ring && ticket - ring > completed_.load(std::memory_order_relaxed)) remember_if_complete(ticket - ring);
+    cudaError_t const error = cudaEventRecord(event, native_);
+    if (error == cudaSuccess) marked_ = ticket;
+    else fail_to_record(error);
     return ticket;
   }
 
@@ -188,6 +186,7 @@ public:
   [[nodiscard]] std::exception_ptr failure_at(std::uint64_t ticket) const noexcept {
     return failed_.load(std::memory_order_acquire) && ticket > good_ ? cause_ : nullptr;
   }
+  [[nodiscard]] bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   [[nodiscard]] std::exception_ptr failure() const noexcept { return failed_.load(std::memory_order_acquire) ? cause_ : nullptr; }
 
   void throw_if_failed() const {
@@ -279,12 +278,20 @@ private:
   [[nodiscard]] std::uint64_t ticket_in_capture() const noexcept { return captured_ticket | captures_ << 32 | captured_; }
 
   /// Where CUDA refuses, or the stream has failed, a ticket of no capture: whoever waits for it learns of it.
-  [[nodiscard]] std::uint64_t record_in_capture() noexcept {
+  [[nodiscard, gnu::noinline]] std::uint64_t record_in_capture() noexcept {
     ++captured_;
     cudaEvent_t const event = capture_events_[static_cast<std::size_t>(captured_ % capture_events_.size())];
     if (cudaEventRecord(event, native_) == cudaSuccess) return ticket_in_capture();
     forget_cuda_error();
     return captured_ticket;
+  }
+
+  [[gnu::noinline]] void fail_to_record(cudaError_t error) noexcept {
+    fail_locked(cause_of("cudaEventRecord", error, SourceLocation::current()));
+  }
+
+  void remember_if_complete(std::uint64_t ticket) noexcept {
+    if (is_complete(event_of(ticket))) raise_completed(ticket);
   }
 
   void let_wait_in_capture(CudaStreamCore& other, std::uint64_t ticket, SourceLocation where) {
@@ -325,7 +332,13 @@ private:
   }
 
   [[nodiscard]] bool is_complete(cudaEvent_t event) const noexcept {
-    CudaQueriesInCapture const queries(capturing() || cuda_captures_of_thread > 0);
+    if (capturing() || cuda_captures_of_thread > 0) return is_complete_in_capture(event);
+    if (cudaEventQuery(event) == cudaSuccess) return true;
+    forget_cuda_error();
+    return false;
+  }
+  [[nodiscard, gnu::noinline]] static bool is_complete_in_capture(cudaEvent_t event) noexcept {
+    CudaQueriesInCapture const queries(true);
     if (cudaEventQuery(event) == cudaSuccess) return true;
     forget_cuda_error();
     return false;

@@ -29,29 +29,39 @@ template <class T>
   return a_count > 0 && b_count > 0 && a_begin < b_begin + bytes(b_count) && b_begin < a_begin + bytes(a_count);
 }
 
+/// Why a count or pointer is refused. Apart from the checks, which are inlined.
+template <class Operation>
+[[noreturn, gnu::noinline]] void refuse_count(Operation const& operation, SourceLocation where, RankName rank) {
+  std::string const count = std::to_string(operation.count);
+  if (operation.count < 0) refuse<Operation>("the count is " + count, where, rank);
+  refuse<Operation>("a count of " + count + " does not fit into an address space", where, rank);
+}
+template <class Operation>
+[[noreturn, gnu::noinline]] void refuse_null(char const* which, Operation const& operation, SourceLocation where, RankName rank) {
+  refuse<Operation>(which + (" is null, the count is " + std::to_string(operation.count)), where, rank);
+}
+template <class Operation>
+[[noreturn, gnu::noinline]] void refuse_text(char const* text, SourceLocation where, RankName rank) {
+  refuse<Operation>(text, where, rank);
+}
+
 template <class Operation>
 void check_count(Operation const& operation, int parts, SourceLocation where, RankName rank) {
-  if (operation.count < 0) refuse<Operation>("the count is " + std::to_string(operation.count), where, rank);
   constexpr auto bytes = static_cast<std::int64_t>(sizeof(typename Operation::element));
-  if (operation.count > std::numeric_limits<std::int64_t>::max() / bytes / parts) {
-    refuse<Operation>("a count of " + std::to_string(operation.count) + " does not fit into an address space", where, rank);
-  }
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max() / bytes;
+  if (operation.count < 0 || operation.count > most / parts) refuse_count(operation, where, rank);
 }
 
 template <class Operation>
 void check_pointers(Operation const& operation, SourceLocation where, RankName rank) {
-  if (operation.count == 0) return;
-  if (operation.send == nullptr || operation.receive == nullptr) {
-    refuse<Operation>(
-        std::string(operation.send == nullptr ? "send" : "receive") + " is null, the count is " + std::to_string(operation.count), where,
-        rank);
-  }
+  if (operation.send != nullptr && operation.receive != nullptr) return;
+  if (operation.count != 0) refuse_null(operation.send == nullptr ? "send" : "receive", operation, where, rank);
 }
 
 template <class Operation>
 void check_factor(Operation const& operation, SourceLocation where, RankName rank) {
   constexpr bool scales = RealElement<typename Operation::element> && std::is_same_v<typename Operation::reduction, Sum>;
-  if (!scales && operation.factor != 1.0f) refuse<Operation>("only sums of real elements take a factor other than 1", where, rank);
+  if (!scales && operation.factor != 1.0f) refuse_text<Operation>("only sums of real elements take a factor other than 1", where, rank);
 }
 
 template <Element T>
@@ -59,7 +69,7 @@ void check_arguments(AllGather<T> const& o, int ranks, RankName rank, SourceLoca
   check_count(o, ranks, where, rank);
   check_pointers(o, where, rank);
   if (overlap(o.send, o.count, o.receive, ranks * o.count) && o.send != o.receive + rank.number * o.count) {
-    refuse<AllGather<T>>("send overlaps with receive and is not receive + rank * count, the place of this rank's part", where, rank);
+    refuse_text<AllGather<T>>("send overlaps with receive and is not receive + rank * count, the place of this rank's part", where, rank);
   }
 }
 
@@ -69,7 +79,8 @@ void check_arguments(ReduceScatter<T, Op> const& o, int ranks, RankName rank, So
   check_pointers(o, where, rank);
   check_factor(o, where, rank);
   if (overlap<T>(o.send, ranks * o.count, o.receive, o.count) && o.receive != o.send + rank.number * o.count) {
-    refuse<ReduceScatter<T, Op>>("receive overlaps with send and is not send + rank * count, the place of this rank's part", where, rank);
+    refuse_text<ReduceScatter<T, Op>>("receive overlaps with send and is not send + rank * count, the place of this rank's part", where,
+                                      rank);
   }
 }
 
@@ -79,14 +90,14 @@ void check_arguments(AllReduce<T, Op> const& o, int, RankName rank, SourceLocati
   check_pointers(o, where, rank);
   check_factor(o, where, rank);
   if (overlap<T>(o.send, o.count, o.receive, o.count) && o.send != o.receive) {
-    refuse<AllReduce<T, Op>>("send and receive overlap and are not the same", where, rank);
+    refuse_text<AllReduce<T, Op>>("send and receive overlap and are not the same", where, rank);
   }
 }
 
 template <Element T>
 void check_arguments(Broadcast<T> const& o, int ranks, RankName rank, SourceLocation where) {
   check_count(o, 1, where, rank);
-  if (o.count > 0 && o.buffer == nullptr) refuse<Broadcast<T>>("buffer is null, the count is " + std::to_string(o.count), where, rank);
+  if (o.count > 0 && o.buffer == nullptr) refuse_null("buffer", o, where, rank);
   if (o.root < 0 || o.root >= ranks) {
     refuse<Broadcast<T>>("the root is " + std::to_string(o.root) + ", the ranks are 0 to " + std::to_string(ranks - 1), where, rank);
   }
@@ -103,7 +114,7 @@ void check_arguments(AllToAll<T> const& o, int ranks, RankName rank, SourceLocat
     refuse<AllToAll<T>>("a stride of " + std::to_string(o.stride) + " does not fit into an address space", where, rank);
   }
   std::int64_t const sent = o.count == 0 ? 0 : (ranks - 1) * o.send_stride() + o.count;
-  if (overlap<T>(o.send, sent, o.receive, ranks * o.count)) refuse<AllToAll<T>>("send and receive overlap", where, rank);
+  if (overlap<T>(o.send, sent, o.receive, ranks * o.count)) refuse_text<AllToAll<T>>("send and receive overlap", where, rank);
 }
 
 inline void check_arguments(Barrier const&, int, RankName, SourceLocation) noexcept {}

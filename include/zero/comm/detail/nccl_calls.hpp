@@ -106,6 +106,19 @@ private:
 template <class Operation>
 concept NcclOperation = requires(NcclCall call, Operation const& operation) { call.perform(operation); };
 
+/// @throws UsageError for a factor, other than 1, that NCCL cannot apply exactly.
+template <class Operation>
+[[gnu::noinline]] void check_nccl_multiplies(Operation const& operation, int ranks, RankName rank, SourceLocation where) {
+  std::string const factor = "the factor is " + std::to_string(operation.factor);
+  if (ranks == 1) refuse<Operation>(factor + ", and one rank has nothing to add: scale where the value is used", where, rank);
+  if (!nccl_multiplies_exactly<typename Operation::element>(operation.factor)) {
+    refuse<Operation>(factor +
+                          "; NCCL multiplies the addends before it adds them, which is what is asked for only for powers of two: scale "
+                          "where the sum is used",
+                      where, rank);
+  }
+}
+
 /// @throws UsageError for a factor that NCCL cannot apply exactly.
 template <class Operation>
 void check_nccl_factor(Operation const& operation, int ranks, RankName rank, SourceLocation where) {
@@ -113,15 +126,7 @@ void check_nccl_factor(Operation const& operation, int ranks, RankName rank, Sou
                   operation.factor;
                   requires RealElement<typename Operation::element>;
                 }) {
-    if (operation.factor == 1.0f) return;
-    std::string const factor = "the factor is " + std::to_string(operation.factor);
-    if (ranks == 1) refuse<Operation>(factor + ", and one rank has nothing to add: scale where the value is used", where, rank);
-    if (!nccl_multiplies_exactly<typename Operation::element>(operation.factor)) {
-      refuse<Operation>(factor +
-                            "; NCCL multiplies the addends before it adds them, which is what is asked for only for powers of two: scale "
-                            "where the sum is used",
-                        where, rank);
-    }
+    if (operation.factor != 1.0f) check_nccl_multiplies(operation, ranks, rank, where);
   }
 }
 

@@ -33,9 +33,22 @@ public:
     failed_.store(true, std::memory_order_release);
   }
 
+  [[nodiscard]] bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
+
   /// Throws the cause if there is one: to its rank what it was; to the others a `PeerError`, or a `DeadlineError`, which is nobody's fault.
   void throw_if_failed(int rank) {
-    if (!failed_.load(std::memory_order_acquire)) return;
+    if (failed()) throw_first(rank);
+  }
+
+  /// The first cause itself, null while there is none.
+  [[nodiscard]] std::exception_ptr first() {
+    LockGuard const guard(lock_);
+    return exception_;
+  }
+
+private:
+  // Apart from who asks, who is inlined.
+  [[noreturn, gnu::noinline]] void throw_first(int rank) {
     std::exception_ptr own;
     std::string text;
     int peer = -1;
@@ -52,13 +65,6 @@ public:
     throw PeerError("rank " + std::to_string(peer) + " failed first: " + text, rank, peer);
   }
 
-  /// The first cause itself, null while there is none.
-  [[nodiscard]] std::exception_ptr first() {
-    LockGuard const guard(lock_);
-    return exception_;
-  }
-
-private:
   SpinLock lock_;
   std::atomic<bool> failed_ = false;  // Set last: all that a call looks at while nothing has failed.
   bool overdue_ = false;

@@ -106,12 +106,7 @@ public:
 
   /// Throws the cause as this rank sees it, if there is one.
   void throw_if_failed() {
-    try {
-      domain_->throw_if_failed(rank_);
-    } catch (...) {
-      notice();
-      throw;
-    }
+    if (domain_->failed()) throw_first();
   }
 
   /// The cause as this rank sees it, null if there is none.
@@ -125,6 +120,15 @@ public:
   }
 
 private:
+  [[gnu::noinline]] void throw_first() {
+    try {
+      domain_->throw_if_failed(rank_);
+    } catch (...) {
+      notice();
+      throw;
+    }
+  }
+
   void notice() noexcept {
     if (failed_.exchange(true, std::memory_order_acq_rel)) return;
     std::exception_ptr const seen = cause();
@@ -138,6 +142,9 @@ private:
   void watch() noexcept {
     // Else the first call here could begin to use another device.
     if (cudaSetDevice(device_) != cudaSuccess) static_cast<void>(cudaGetLastError());
+    // Else a look at an event would count as a mistake in a capture that some other thread has begun.
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    if (cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) static_cast<void>(cudaGetLastError());
     std::int64_t const pause_ms = deadline_ms_ < 160 ? (deadline_ms_ + 15) / 16 : 10;
     for (;;) {
       std::uint32_t const seen = wakes_.load(std::memory_order_acquire);

@@ -88,16 +88,8 @@ public:
     family_->throw_if_failed();
     if (depth_ > 0) return;  // Inside a group the lock is held.
     lock_.lock();
-    if (native() != nullptr && !family_->failed()) {
-      if (!ownership_.owned) {  // It may block inside calls, which the watchdog ends.
-        call_since_ms_.store(steady_ms(), std::memory_order_release);
-        family_->wake();
-      }
-      return;
-    }
-    lock_.unlock();
-    family_->throw_if_failed();
-    throw UsageError("the NCCL communicator was finalized or released", where, name());
+    if (native() == nullptr) unlock_and_throw(where);  // What fails from now on aborts only when this is unlocked.
+    if (!ownership_.owned) watch_this_call();
   }
   void unlock() noexcept {
     if (depth_ > 0) return;
@@ -108,9 +100,7 @@ public:
   /// A failure of NCCL fails the family.
   /// @throws NcclError
   void check(char const* call, ncclResult_t result) {
-    if (result == ncclSuccess || result == ncclInProgress) return;
-    family_->fail(std::make_exception_ptr(nccl_error(call, result, native(), name())));
-    family_->throw_if_failed();
+    if (result != ncclSuccess && result != ncclInProgress) fail(call, result);
   }
 
   /// Waits until a call has done its work: until then nothing may be enqueued behind it. Also where it says that it has: NCCL 2.19 to 2.23
@@ -119,20 +109,9 @@ public:
   void settle(char const* call, ncclResult_t result) {
     check(call, result);
     if (depth_ > 0) return;
-    std::int64_t start_ms = 0;
-    for (Backoff backoff;; backoff.pause()) {
-      ncclResult_t state = ncclSuccess;
-      check("ncclCommGetAsyncError", ncclCommGetAsyncError(native(), &state));
-      check(call, state);
-      if (state == ncclSuccess) return;
-      family_->throw_if_failed();
-      std::int64_t const now_ms = steady_ms();
-      if (start_ms == 0) start_ms = now_ms;
-      if (now_ms - start_ms > family_->deadline_ms()) {
-        fail_overdue(std::string(call) + " was not done after " + std::to_string(family_->deadline_ms()) +
-                     " ms: it waits for peers, which have not called it or are gone");
-      }
-    }
+    ncclResult_t state = ncclSuccess;
+    check("ncclCommGetAsyncError", ncclCommGetAsyncError(native(), &state));
+    if (state != ncclSuccess) settle_later(call, state);
   }
 
   /// The operation just called is in flight on the stream.
@@ -141,13 +120,9 @@ public:
       ++grouped_;
       return;
     }
-    if (stream.capturing()) return;  // It has not begun, and nobody can ask for a point in a graph.
+    if (stream.natively_capturing()) return;  // It has not begun, and nobody can ask for a point in a graph.
     if (flight_.add(stream, operation, label)) family_->wake();
-    // A failure in between has not seen it.
-    if (family_->failed()) {
-      flight_.fail_streams(family_->cause());
-      family_->throw_if_failed();
-    }
+    if (family_->failed()) fail_what_was_missed();
   }
 
   void begin_group(SourceLocation where) {
@@ -266,6 +241,43 @@ public:
   }
 
 private:
+  [[gnu::noinline]] void unlock_and_throw(SourceLocation where) {
+    lock_.unlock();
+    family_->throw_if_failed();
+    throw UsageError("the NCCL communicator was finalized or released", where, name());
+  }
+
+  /// It may block inside calls, which the watchdog ends.
+  [[gnu::noinline]] void watch_this_call() noexcept {
+    call_since_ms_.store(steady_ms(), std::memory_order_release);
+    family_->wake();
+  }
+
+  [[gnu::noinline]] void fail(char const* call, ncclResult_t result) {
+    family_->fail(std::make_exception_ptr(nccl_error(call, result, native(), name())));
+    family_->throw_if_failed();
+  }
+
+  [[gnu::noinline]] void settle_later(char const* call, ncclResult_t state) {
+    std::int64_t const start_ms = steady_ms();
+    for (Backoff backoff; true; backoff.pause()) {
+      check(call, state);
+      if (state == ncclSuccess) return;
+      family_->throw_if_failed();
+      if (steady_ms() - start_ms > family_->deadline_ms()) {
+        fail_overdue(std::string(call) + " was not done after " + std::to_string(family_->deadline_ms()) +
+                     " ms: it waits for peers, which have not called it or are gone");
+      }
+      check("ncclCommGetAsyncError", ncclCommGetAsyncError(native(), &state));
+    }
+  }
+
+  /// A failure that came before the operation was in flight has not seen it.
+  [[gnu::noinline]] void fail_what_was_missed() {
+    flight_.fail_streams(family_->cause());
+    family_->throw_if_failed();
+  }
+
   struct Reduction {
     ncclDataType_t type;
     float factor;
