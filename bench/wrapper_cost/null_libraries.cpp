@@ -47,6 +47,7 @@ ncclResult_t ncclCommCount(ncclComm_t, int* count) { return *count = 2, ncclSucc
 ncclResult_t ncclCommUserRank(ncclComm_t, int* rank) { return *rank = 0, ncclSuccess; }
 ncclResult_t ncclCommCuDevice(ncclComm_t, int* device) { return *device = 0, ncclSuccess; }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* state) { return *state = ncclSuccess, ncclSuccess; }
+ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 ncclResult_t ncclCommDestroy(ncclComm_t) { return ncclSuccess; }
 ncclResult_t ncclCommAbort(ncclComm_t) { return ncclSuccess; }
 #if NCCL_VERSION_CODE >= 22809

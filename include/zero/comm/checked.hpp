@@ -63,6 +63,13 @@ public:
     std::forward<Body>(body)();
   }
 
+  /// Passed on.
+  template <class Launch>
+    requires WatchesLaunches<Inner>
+  void watch(StreamOf<Inner> stream, Launch&& launch, SourceLocation where = SourceLocation::current()) {
+    inner_.watch(stream, std::forward<Launch>(launch), where);
+  }
+
   /// See `Splits`. The new group is checked too.
   [[nodiscard]] auto split(int color, int key = 0, SourceLocation where = SourceLocation::current())
     requires Splits<Inner>

@@ -83,6 +83,11 @@ concept Splits = RankGroup<C> && requires(C& group) {
   { group.split(0, 0) } -> RankGroup;
 };
 
+/// `watch(stream, launch)` calls `launch()`, which puts operations of this communicator on the stream without `enqueue`: a graph that they were
+/// captured in. They fail, and are given up at the deadline, like others. Throws what failed the group before.
+template <class C>
+concept WatchesLaunches = RankGroup<C> && requires(C& group, StreamOf<C> stream, void (&launch)()) { group.watch(stream, launch); };
+
 /// What training asks for: `check_communicator<C>()` says in a sentence what is missing.
 template <class C>
 concept Communicator = RankGroup<C> && Device<typename C::Device> && GathersAll<C, float> && ReduceScatters<C, float> &&
@@ -140,7 +145,17 @@ void enqueue_at(C& group, StreamOf<C> stream, Operation const& operation, Source
   }
 }
 
-/// The same for `split`.
+/// Calls launch(), watched where the communicator can.
+template <class C, class Launch>
+void watch_at(C& group, StreamOf<C> stream, Launch&& launch, SourceLocation where) {
+  if constexpr (WatchesLaunches<C>) {
+    group.watch(stream, std::forward<Launch>(launch), where);
+  } else {
+    std::forward<Launch>(launch)();
+  }
+}
+
+/// `split` with the user's file and line.
 template <class C>
 [[nodiscard]] auto split_at(C& group, int color, int key, SourceLocation where) {
   if constexpr (requires { group.split(color, key, where); }) {
@@ -177,6 +192,13 @@ public:
     requires Groups<C>
   void group(StreamOf<C> stream, Body&& body) {
     inner_->group(stream, std::forward<Body>(body));
+  }
+
+  /// Forwards to the borrowed communicator.
+  template <class Launch>
+    requires WatchesLaunches<C>
+  void watch(StreamOf<C> stream, Launch&& launch, SourceLocation where = SourceLocation::current()) {
+    inner_->watch(stream, std::forward<Launch>(launch), where);
   }
 
   /// A new communicator that the caller owns.

@@ -112,6 +112,13 @@ public:
     inner_.group(stream, std::forward<Body>(body));
   }
 
+  /// Passed on.
+  template <class Launch>
+    requires WatchesLaunches<Inner>
+  void watch(StreamOf<Inner> stream, Launch&& launch, SourceLocation where = SourceLocation::current()) {
+    inner_.watch(stream, std::forward<Launch>(launch), where);
+  }
+
   /// See `Splits`. The new group counts into the same `Traffic`.
   [[nodiscard]] auto split(int color, int key = 0, SourceLocation where = SourceLocation::current())
     requires Splits<Inner>

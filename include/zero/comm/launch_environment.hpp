@@ -71,6 +71,7 @@ private:
   for (char const c : list) {
     if (c == '[') {
       in_brackets = true;
+      first = true;
     } else if (c == ']') {
       in_brackets = false;
     } else if (in_brackets) {

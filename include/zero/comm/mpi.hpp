@@ -53,6 +53,7 @@ public:
       MpiCall(*group).perform(operation_);
     } catch (...) {
       group->domain().fail(std::current_exception());
+      group->domain().push_out();
       throw;
     }
     group->end_turn();

@@ -48,7 +48,11 @@ public:
     // Notices of ranks that leave are received, not left in MPI; a peer that still works is waited for by MPI_Finalize.
     for (int i = 0; i < 1000 && std::uncaught_exceptions() == exceptions_ && !detail::end_domains(); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (std::uncaught_exceptions() > exceptions_ || detail::mpi_has_failed()) end_job();
+    if (std::uncaught_exceptions() > exceptions_) {
+      std::fputs("zero: an exception leaves the scope of the MpiEnvironment, which ends the job; catch it inside to see it\n", stderr);
+      end_job();
+    }
+    if (detail::mpi_has_failed()) end_job();
     MPI_Finalize();
   }
 
@@ -56,8 +60,8 @@ public:
   [[noreturn]] static void end_job() noexcept {
     std::fflush(nullptr);
     for (int i = 0; i < 100; ++i) {
-      int found = 0;  // Asking for anything lets MPI send what it still has.
-      MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE);
+      int found = 0;  // Asking for anything lets MPI send what it still has. But what did not end may have lost its buffers.
+      if (!detail::mpi_may_still_write()) MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE);
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     MPI_Abort(MPI_COMM_WORLD, 1);

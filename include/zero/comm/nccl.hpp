@@ -130,10 +130,11 @@ public:
       detail::NcclUse const use(*handle_, where);
       detail::NcclCall(*handle_, stream).perform(operation);
     }
-    handle_->track(stream, Operation::name, operation.label);
+    handle_->track(stream, Operation::name, operation.label, where);
   }
 
-  /// Calls body(), whose operations, all on `stream`, become one of NCCL's groups. Operations of other communicators inside have no deadline.
+  /// Calls body(), whose operations, all on `stream`, become one of NCCL's groups.
+  /// @throws UsageError inside, for operations of other communicators; what `body` throws; NcclError; DeadlineError.
   template <class Body>
   void group(CudaStreamRef stream, Body&& body, SourceLocation where = SourceLocation::current()) {
     check_in_group(where);
@@ -142,10 +143,21 @@ public:
     try {
       std::forward<Body>(body)();
     } catch (...) {
-      end_group_quietly(stream);
+      end_group_quietly(stream, where);
       throw;
     }
-    handle_->end_group(stream);
+    handle_->end_group(stream, where);
+  }
+
+  /// See `WatchesLaunches`. The deadline is one for all that `launch` enqueues.
+  /// @throws what failed the communicator before; what `launch` throws; UsageError for a stream of another device; DeviceError.
+  template <class Launch>
+  void watch(CudaStreamRef stream, Launch&& launch, SourceLocation where = SourceLocation::current()) {
+    check_in_group(where);
+    handle_->family().throw_if_failed();
+    check_stream(stream, where);
+    std::forward<Launch>(launch)();
+    if (size() > 1) handle_->track(stream, "graph", {}, where);
   }
 
   /// See `Splits`. The new communicator belongs to the same family: they fail together.
@@ -243,9 +255,9 @@ private:
     detail::enqueue_nccl_alone(stream, operation, where);
   }
 
-  void end_group_quietly(CudaStreamRef stream) noexcept {
+  void end_group_quietly(CudaStreamRef stream, SourceLocation where) noexcept {
     try {
-      handle_->end_group(stream);
+      handle_->end_group(stream, where);
     } catch (...) {  // Kept by the family.
     }
   }

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -51,14 +52,12 @@ public:
   [[nodiscard]] void* allocate(std::int64_t bytes, Purpose purpose) override {
     if (bytes == 0) return nullptr;
     if (bytes < 0) detail::throw_memory_error(bytes, purpose, "a negative size");
-    void* block = nullptr;
     try {
       detail::CudaDeviceGuard const guard(handle_.device(), SourceLocation::current());
-      block = allocate_block(bytes);
+      Block block{allocate_block(bytes)};
       if (options_.windows) add_window(block, bytes);
-      return block;
-    } catch (Error const& error) {
-      free_block(block);
+      return std::exchange(block.address, nullptr);
+    } catch (std::exception const& error) {
       detail::throw_memory_error(bytes, purpose, error.what());
     }
   }
@@ -76,6 +75,12 @@ public:
   }
 
 private:
+  /// Freed, unless it is taken.
+  struct Block {
+    ~Block() { free_block(address); }
+    void* address;
+  };
+
   void need(int version, char const* call, SourceLocation where) const {
     int const running = nccl_version();
     if (NCCL_VERSION_CODE >= version && running >= version) return;
@@ -104,12 +109,22 @@ private:
     ncclWindow_t window = nullptr;  // NCCL may write it after the call has returned.
   };
 
-  void add_window(void* block, std::int64_t bytes) {
-    auto added = std::make_unique<Window>(Window{block});
+  void add_window(Block& block, std::int64_t bytes) {
+    auto added = std::make_unique<Window>(Window{block.address});
     {
+      detail::LockGuard const guard(lock_);
+      windows_.reserve(windows_.size() + 1);
+    }
+    try {
       detail::NcclUse const use(handle_, SourceLocation::current());
-      handle_.settle("ncclCommWindowRegister", ncclCommWindowRegister(handle_.native(), block, static_cast<std::size_t>(bytes),
+      handle_.settle("ncclCommWindowRegister", ncclCommWindowRegister(handle_.native(), block.address, static_cast<std::size_t>(bytes),
                                                                       &added->window, NCCL_WIN_COLL_SYMMETRIC));
+    } catch (...) {
+      if (!handle_.wait_for_abort()) {  // NCCL may be using both still.
+        static_cast<void>(added.release());
+        block.address = nullptr;
+      }
+      throw;
     }
     if (added->window == nullptr) {
       throw CommunicationError("ncclCommWindowRegister gives no window: there are no symmetric windows on this machine", handle_.name());
@@ -139,7 +154,7 @@ private:
   }
 #else
   struct Window {};
-  void add_window(void*, std::int64_t) {}  // Refused by the constructor.
+  void add_window(Block&, std::int64_t) {}  // Refused by the constructor.
   void remove_window(void*) noexcept {}
 #endif
 

@@ -176,7 +176,7 @@ template <Broadcasts<std::uint8_t> Host>
     handles[r]->family().fail(
         std::make_exception_ptr(detail::nccl_error("ncclCommInitRankConfig", results[r], nullptr, static_cast<int>(r))));
   }
-  bool failed = false;
+  bool failed = device_error != cudaSuccess;
   for (std::size_t r = 0; r < results.size(); ++r) {
     try {
       handles[r]->take("ncclCommInitRankConfig", results[r]);

@@ -133,6 +133,13 @@ public:
     std::forward<Body>(body)();
   }
 
+  /// Passed on.
+  template <class Launch>
+    requires WatchesLaunches<Inner>
+  void watch(StreamOf<Inner> stream, Launch&& launch, SourceLocation where = SourceLocation::current()) {
+    inner_.watch(stream, std::forward<Launch>(launch), where);
+  }
+
   /// See `Splits`. The new group adds in order too, with staging memory of its own.
   [[nodiscard]] auto split(int color, int key = 0, SourceLocation where = SourceLocation::current())
     requires Splits<Inner>

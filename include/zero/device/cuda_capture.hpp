@@ -47,4 +47,18 @@ private:
   bool exchanged_;
 };
 
+/// What CUDA says of a point that was recorded.
+enum class CudaPoint { complete, pending, failed };
+
+/// Asks for an event. What CUDA refuses because of a capture says nothing of the event.
+/// @param error  set where the point has failed: the device's work did.
+[[nodiscard]] inline CudaPoint ask_cuda_event(cudaEvent_t event, bool capturing, cudaError_t& error) noexcept {
+  CudaQueriesInCapture const queries(capturing);
+  error = cudaEventQuery(event);
+  if (error == cudaSuccess) return CudaPoint::complete;
+  forget_cuda_error();
+  bool const refused = error >= cudaErrorStreamCaptureUnsupported && error <= cudaErrorStreamCaptureWrongThread;
+  return error == cudaErrorNotReady || refused ? CudaPoint::pending : CudaPoint::failed;
+}
+
 }  // namespace zero::detail

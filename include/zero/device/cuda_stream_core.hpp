@@ -57,6 +57,7 @@ public:
   void end() noexcept {
     std::vector<Dependent> dependents;
     {
+      LockGuard const recording(recording_);
       LockGuard const guard(lock_);
       ended_ = true;
       dependents.swap(dependents_);
@@ -77,32 +78,37 @@ public:
   [[nodiscard]] cudaStream_t native() const noexcept { return native_; }
   [[nodiscard]] int device() const noexcept { return device_; }
 
-  /// Marks a point. On a failed stream, or where CUDA refuses, a ticket that carries the failure.
+  /// Marks a point. On a failed stream, or where CUDA refuses, a ticket that carries the failure. CUDA may block in it while its queue is full:
+  /// nothing that others need is locked then.
   [[nodiscard]] std::uint64_t record() noexcept {
-    LockGuard const guard(lock_);
+    LockGuard const guard(recording_);
     if (capturing()) return record_in_capture();
     std::uint64_t const ticket = ++recorded_;
     if (failed()) return ticket;
     std::uint64_t const ring = events_.size();
     cudaEvent_t const event = events_[static_cast<std::size_t>(ticket % ring)];
-    if (ticket > ring && ticket - ring > completed_.load(std::memory_order_relaxed)) remember_if_complete(ticket - ring);
+    if (ticket > ring && !known_complete(ticket - ring)) remember(ticket - ring);
     cudaError_t const error = cudaEventRecord(event, native_);
-    if (error == cudaSuccess) marked_ = ticket;
-    else fail_to_record(error);
+    if (error == cudaSuccess) marked_.store(ticket, std::memory_order_release);
+    else fail(cause_of("cudaEventRecord", error, SourceLocation::current()));
     return ticket;
   }
 
   /// True where the ticket is known, without asking CUDA, to be complete.
   [[nodiscard]] bool known_complete(std::uint64_t ticket) const noexcept { return completed_.load(std::memory_order_acquire) >= ticket; }
 
-  /// True where waiting for the ticket would not block. Never of a captured point.
+  /// True where waiting for the ticket would not block. Never of a captured point. A failure of the device fails the stream.
   [[nodiscard]] bool reached(std::uint64_t ticket) noexcept {
     if (known_complete(ticket)) return true;
     if ((ticket & captured_ticket) != 0) return false;
     LockGuard const guard(lock_);
-    if (ended_ || ticket > marked_) return true;  // nothing was marked: it carries a failure
-    if (!is_complete(event_of(ticket))) return false;
-    raise_completed(ticket);
+    if (ended_ || ticket > marked()) return true;  // nothing was marked: it carries a failure
+    cudaError_t error = cudaSuccess;
+    switch (ask(ticket, error)) {
+      case CudaPoint::complete: raise_completed(ticket); return true;
+      case CudaPoint::pending: return false;
+      case CudaPoint::failed: fail_locked(cause_of("cudaEventQuery", error, SourceLocation::current())); break;
+    }
     return true;
   }
 
@@ -116,7 +122,7 @@ public:
     cudaEvent_t event = nullptr;
     {
       LockGuard const guard(lock_);
-      if (ended_ || ticket > marked_) return;
+      if (ended_ || ticket > marked()) return;
       event = event_of(ticket);
     }
     if (cudaError_t const error = cudaEventSynchronize(event); error != cudaSuccess) {
@@ -134,7 +140,7 @@ public:
     std::uint64_t marked = 0;
     {
       LockGuard const guard(lock_);
-      marked = marked_;
+      marked = this->marked();
     }
     if (cudaError_t const error = cudaStreamSynchronize(native_); error != cudaSuccess) {
       fail(cause_of("cudaStreamSynchronize", error, where));
@@ -155,7 +161,7 @@ public:
       LockGuard const guard(lock_);
       cause = failure_at(ticket);
       if (cause == nullptr) {
-        if (ended_ || ticket > marked_) return;
+        if (ended_ || ticket > marked()) return;
         add_dependent(other, ticket);
         event = event_of(ticket);
       }
@@ -286,12 +292,9 @@ private:
     return captured_ticket;
   }
 
-  [[gnu::noinline]] void fail_to_record(cudaError_t error) noexcept {
-    fail_locked(cause_of("cudaEventRecord", error, SourceLocation::current()));
-  }
-
-  void remember_if_complete(std::uint64_t ticket) noexcept {
-    if (is_complete(event_of(ticket))) raise_completed(ticket);
+  /// Before the event of this ticket stands for a later point: asks whether it is complete, first whether many after it are.
+  [[gnu::noinline]] void remember(std::uint64_t ticket) noexcept {
+    if (!reached(ticket + events_.size() / 2)) static_cast<void>(reached(ticket));
   }
 
   void let_wait_in_capture(CudaStreamCore& other, std::uint64_t ticket, SourceLocation where) {
@@ -331,18 +334,10 @@ private:
     return events_[static_cast<std::size_t>(ticket % events_.size())];
   }
 
-  [[nodiscard]] bool is_complete(cudaEvent_t event) const noexcept {
-    if (capturing() || cuda_captures_of_thread > 0) return is_complete_in_capture(event);
-    if (cudaEventQuery(event) == cudaSuccess) return true;
-    forget_cuda_error();
-    return false;
+  [[nodiscard]] CudaPoint ask(std::uint64_t ticket, cudaError_t& error) const noexcept {
+    return ask_cuda_event(event_of(ticket), capturing() || cuda_captures_of_thread > 0, error);
   }
-  [[nodiscard, gnu::noinline]] static bool is_complete_in_capture(cudaEvent_t event) noexcept {
-    CudaQueriesInCapture const queries(true);
-    if (cudaEventQuery(event) == cudaSuccess) return true;
-    forget_cuda_error();
-    return false;
-  }
+  [[nodiscard]] std::uint64_t marked() const noexcept { return marked_.load(std::memory_order_acquire); }
 
   void raise_completed(std::uint64_t ticket) noexcept {
     if (completed_.load(std::memory_order_relaxed) < ticket) completed_.store(ticket, std::memory_order_release);
@@ -367,9 +362,11 @@ private:
     if (failed_.load(std::memory_order_relaxed)) return;
     std::uint64_t good = completed_.load(std::memory_order_relaxed);
     if (!ended_) {
-      std::uint64_t const oldest = marked_ > events_.size() ? marked_ - events_.size() : 0;
-      for (std::uint64_t ticket = marked_; ticket > good && ticket > oldest; --ticket) {
-        if (is_complete(event_of(ticket))) good = ticket;
+      std::uint64_t const last = marked();
+      std::uint64_t const oldest = last > events_.size() ? last - events_.size() : 0;
+      cudaError_t error = cudaSuccess;
+      for (std::uint64_t ticket = last; ticket > good && ticket > oldest; --ticket) {
+        if (ask(ticket, error) == CudaPoint::complete) good = ticket;
       }
     }
     good_ = good;
@@ -381,6 +378,7 @@ private:
     }
   }
 
+  SpinLock recording_;  // before lock_: who records does so in one order
   SpinLock lock_;
   cudaStream_t native_;
   int device_;
@@ -389,8 +387,8 @@ private:
   std::vector<cudaEvent_t> events_;
   std::vector<cudaEvent_t> capture_events_;  // empty before the first capture
   std::vector<Dependent> dependents_;
-  std::uint64_t recorded_ = 0;  // the last ticket
-  std::uint64_t marked_ = 0;    // the last ticket that has an event
+  std::uint64_t recorded_ = 0;             // the last ticket
+  std::atomic<std::uint64_t> marked_ = 0;  // the last ticket that has an event
   std::atomic<std::uint64_t> completed_ = 0;
   std::atomic<CudaCapture*> capture_ = nullptr;
   std::uint64_t captures_ = 0;   // so far

@@ -36,7 +36,8 @@ class GraphCapture;
 /// Passes and steps that were captured by `ShardedParameters::capture`; a default one is empty. Owns the device's graph.
 ///
 /// Parameters, optimizers, group and streams that were used in the capture, and the memory that the captured kernels use, must outlive its
-/// launches. The graph itself must outlive them too.
+/// launches. The graph itself must outlive them too. It is to be destroyed before the communicator: NCCL does not end one, nor abort it, while
+/// there are graphs that hold its operations.
 template <class Engine>
 class CapturedGraph {
 public:
@@ -89,13 +90,18 @@ public:
     check(engine, graph, 1, "replay", where);
     engine.begin_replay();
     upload_options(graph, where);
-    Device::launch(engine.streams().compute(), graph.graph_, where);
+    auto const compute = engine.streams().compute();
+    watch_at(
+        engine.group(), compute, [&] { Device::launch(compute, graph.graph_, where); }, where);
     return count(*graph.work_, 1);
   }
 
   static Decision<Device> replayed(Engine& engine, Graph const& graph, std::int64_t times, SourceLocation where) {
     check(engine, graph, times, "replayed", where);
-    return times == 0 ? Decision<Device>{} : count(*graph.work_, times);
+    if (times == 0) return {};
+    watch_at(
+        engine.group(), engine.streams().compute(), [] {}, where);
+    return count(*graph.work_, times);
   }
 
 private:

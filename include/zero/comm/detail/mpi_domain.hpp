@@ -27,6 +27,12 @@ inline std::atomic<bool>& mpi_has_failed() noexcept {
   return failed;
 }
 
+/// True once MPI was left with an operation that did not end: it may write to that operation's buffers whenever it is called.
+inline std::atomic<bool>& mpi_may_still_write() noexcept {
+  static std::atomic<bool> may = false;
+  return may;
+}
+
 /// What ranks tell each other. Small enough to be sent at once by every implementation.
 struct MpiNotice {
   enum Kind : std::int32_t { failure, mismatch, deadline, returned, left };
@@ -84,6 +90,12 @@ public:
     } else if (!reason_follows && keep_reason(notice, std::move(cause))) {
       tell_all(notice, *reason_);
     }
+  }
+
+  /// Lets MPI send what this rank has said of its failure: to be called while the buffers of what did not end are there.
+  void push_out() noexcept {
+    if (!mpi_is_active()) return;
+    for (MpiPatience patience(50); !all_sent() && !patience.overdue();) patience.pause();
   }
 
   /// A peer has left a group in which this rank waits for it.
@@ -240,9 +252,16 @@ private:
     return notice_.reason_follows != 0 && cause_ == nullptr;
   }
 
+  [[nodiscard]] bool all_sent() noexcept {
+    LockGuard const guard(sending_);
+    bool const alarm = alarm_->sent();
+    return reason_->sent() && alarm;
+  }
+
   /// Once for each.
   void tell_all(MpiNotice const& notice, Outgoing& outgoing) noexcept {
     if (!mpi_is_active()) return;
+    LockGuard const guard(sending_);
     outgoing.notice = notice;
     for (int k = 1; k < size_; ++k) outgoing.send((rank_ + k) % size_, control_);
     static_cast<void>(outgoing.sent());  // Lets MPI go to work.
@@ -254,7 +273,8 @@ private:
   std::unique_ptr<Outgoing> alarm_;
   std::unique_ptr<Outgoing> reason_;
   std::atomic<bool> failed_ = false;
-  SpinLock lock_;  // Protects what follows.
+  SpinLock sending_;  // Protects alarm_ and reason_.
+  SpinLock lock_;     // Protects what follows.
   MpiNotice notice_;
   std::exception_ptr cause_;
   std::vector<Left> left_;

@@ -116,9 +116,11 @@ public:
       if (left >= 0) domain_->fail_by_return(left);
       if (domain_->failed()) {
         if (completes_soon(request)) return;
+        mpi_may_still_write() = true;
         throw_if_failed();
       }
       if (patience.overdue()) {
+        mpi_may_still_write() = true;
         throw DeadlineError(in_words(call) + " was not joined by all ranks within " + std::to_string(options_.deadline_ms) +
                                 " ms; MPI does not tell who is missing",
                             own_name());

@@ -168,7 +168,7 @@ inline void check_nccl_colors(NcclHandle& handle, int color, int key, SourceLoca
       NcclUse const use(handle, where);
       NcclCall(handle, stream).perform(AllGather<std::int64_t>{.send = table + 2 * handle.rank(), .receive = table, .count = 2});
     }
-    handle.track(stream, "split", Label{Subject::control});
+    handle.track(stream, "split", Label{Subject::control}, where);
     handle.wait_in_flight();
     stream.throw_if_failed();
   }
@@ -184,17 +184,14 @@ inline void check_nccl_colors(NcclHandle& handle, int color, int key, SourceLoca
 /// @throws NcclError, DeadlineError
 inline void split_nccl(NcclHandle& parent, NcclHandle& child, int color, int key, SourceLocation where) {
   CudaDeviceGuard const guard(parent.device(), where);
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  ncclResult_t result = ncclSuccess;
+  // Without a configuration the child has the parent's, which is non-blocking unless it was adopted.
+  ncclConfig_t adopted = NCCL_CONFIG_INITIALIZER;
+  adopted.blocking = 0;
   try {
     NcclUse const use(parent, where);
-    result = ncclCommSplit(parent.native(), color, key, child.slot(), &config);
-    parent.settle("ncclCommSplit", result);
+    parent.settle("ncclCommSplit", ncclCommSplit(parent.native(), color, key, child.slot(), parent.owned() ? nullptr : &adopted));
   } catch (...) {
-    // NCCL may still write to the slot until the parent has been aborted.
-    Backoff backoff;
-    for (std::int64_t const end_ms = steady_ms() + 10'000; parent.native() != nullptr && steady_ms() < end_ms;) backoff.pause();
+    parent.wait_for_abort();  // NCCL may still write to the slot until then.
     throw;
   }
   child.take("ncclCommSplit", ncclSuccess);

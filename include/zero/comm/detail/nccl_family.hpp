@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -46,6 +47,7 @@ private:
 class NcclWatched {
 public:
   /// True while operations are in flight; sets `cause` where one has failed or is overdue.
+  /// @param now_ms  by the family's clock.
   virtual bool look(std::int64_t now_ms, std::exception_ptr& cause) = 0;
   /// Fails the streams that have not passed their operations yet.
   virtual void fail_streams(std::exception_ptr const& cause) noexcept = 0;
@@ -88,9 +90,15 @@ public:
   }
   /// Returns when the watchdog does not look at it any more.
   void remove(NcclWatched& watched) noexcept {
-    LockGuard const guard(lock_);
-    std::erase(watched_, &watched);
+    {
+      LockGuard const guard(lock_);
+      std::erase(watched_, &watched);
+    }
+    while (aborting_.load(std::memory_order_acquire) == &watched) aborting_.wait(&watched, std::memory_order_acquire);
   }
+
+  /// Milliseconds while something was in flight and this process ran.
+  [[nodiscard]] std::int64_t clock_ms() const noexcept { return clock_ms_.load(std::memory_order_relaxed); }
 
   /// Something is in flight, or has failed.
   void wake() noexcept {
@@ -130,10 +138,12 @@ private:
   }
 
   void notice() noexcept {
-    if (failed_.exchange(true, std::memory_order_acq_rel)) return;
+    if (failed()) return;
     std::exception_ptr const seen = cause();
     {
+      // Whoever sees that it has failed, and aborts, comes after the streams have failed: what an abort ends is no success.
       LockGuard const guard(lock_);
+      if (failed_.exchange(true, std::memory_order_acq_rel)) return;
       for (NcclWatched* watched : watched_) watched->fail_streams(seen);
     }
     wake();
@@ -152,7 +162,11 @@ private:
       bool busy = look();
       if (failed()) busy = !abort_all();
       if (busy) {
+        std::int64_t const before = steady_ms();
         std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
+        // A process that was stopped, by a debugger perhaps, has not waited for its peers meanwhile.
+        std::int64_t const passed = steady_ms() - before;
+        clock_ms_.fetch_add(passed < 10 * pause_ms ? passed : 10 * pause_ms, std::memory_order_relaxed);
       } else {
         wakes_.wait(seen, std::memory_order_acquire);
       }
@@ -164,7 +178,7 @@ private:
     std::exception_ptr found;
     try {
       LockGuard const guard(lock_);
-      std::int64_t const now = steady_ms();
+      std::int64_t const now = clock_ms();
       for (NcclWatched* watched : watched_) busy = watched->look(now, found) || busy;
     } catch (...) {  // No memory for a text: the failure itself counts.
       found = std::current_exception();
@@ -174,11 +188,20 @@ private:
     return busy;
   }
 
+  /// Without the lock: an abort waits for graphs that hold NCCL's operations to be destroyed, and nobody else shall wait for that.
   bool abort_all() noexcept {
-    LockGuard const guard(lock_);
     bool done = true;
-    for (NcclWatched* watched : watched_) done = watched->abort_now() && done;
-    return done;
+    for (std::size_t left = static_cast<std::size_t>(-1);;) {  // From the end: who leaves meanwhile moves nobody who has not been seen.
+      {
+        LockGuard const guard(lock_);
+        left = left < watched_.size() ? left : watched_.size();
+        if (left == 0) return done;
+        aborting_.store(watched_[--left], std::memory_order_relaxed);
+      }
+      done = aborting_.load(std::memory_order_relaxed)->abort_now() && done;
+      aborting_.store(nullptr, std::memory_order_release);
+      aborting_.notify_all();
+    }
   }
 
   std::shared_ptr<NcclDomain> domain_;
@@ -187,6 +210,8 @@ private:
   std::int64_t deadline_ms_;
   SpinLock lock_;
   std::vector<NcclWatched*> watched_;
+  std::atomic<NcclWatched*> aborting_ = nullptr;
+  std::atomic<std::int64_t> clock_ms_ = 1;  // 0 stands for no time
   std::atomic<bool> failed_ = false;
   std::atomic<bool> stop_ = false;
   std::atomic<std::uint32_t> wakes_ = 0;

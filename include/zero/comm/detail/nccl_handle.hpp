@@ -30,6 +30,11 @@ struct NcclOwnership {
   bool may_abort = true;  ///< A failure may abort, and so free, it.
 };
 
+class NcclHandle;
+
+/// Whose group this thread is in.
+inline thread_local NcclHandle const* nccl_group_of_thread = nullptr;
+
 /// A communicator and what the library needs around it. Its address is stable: NCCL and the watchdog keep it.
 ///
 /// Calls of NCCL are made by the thread that uses the communicator, in an `NcclUse`; the watchdog calls only while there is none, because an
@@ -52,6 +57,7 @@ public:
   [[nodiscard]] ncclComm_t native() const noexcept { return comm_.load(std::memory_order_acquire); }
   /// NCCL's handle is gone, or will be before this ends.
   [[nodiscard]] bool aborted() const noexcept { return ownership_.may_abort && family_->failed(); }
+  [[nodiscard]] bool owned() const noexcept { return ownership_.owned; }
   [[nodiscard]] NcclFamily& family() const noexcept { return *family_; }
   [[nodiscard]] std::shared_ptr<NcclFamily> const& shared_family() const noexcept { return family_; }
   /// Memory that host and device can use: `scratch_bytes` and 16 bytes a rank.
@@ -81,12 +87,14 @@ public:
     lock_.unlock();
     CudaDeviceGuard const guard(device_, SourceLocation::current());
     scratch_ = NcclScratch(scratch_bytes + std::int64_t{16} * size_);
+    if (size_ > 1) flight_.prepare(SourceLocation::current());
   }
 
   /// For who calls NCCL: nobody else does until `unlock`.
   void lock(SourceLocation where) {
     family_->throw_if_failed();
     if (depth_ > 0) return;  // Inside a group the lock is held.
+    if (nccl_group_of_thread != nullptr) refuse_inside_group(where);
     lock_.lock();
     if (native() == nullptr) unlock_and_throw(where);  // What fails from now on aborts only when this is unlocked.
     if (!ownership_.owned) watch_this_call();
@@ -115,13 +123,13 @@ public:
   }
 
   /// The operation just called is in flight on the stream.
-  void track(CudaStreamRef stream, char const* operation, Label label) {
+  void track(CudaStreamRef stream, char const* operation, Label label, SourceLocation where) {
     if (depth_ > 0) {
       ++grouped_;
       return;
     }
     if (stream.natively_capturing()) return;  // It has not begun, and nobody can ask for a point in a graph.
-    if (flight_.add(stream, operation, label)) family_->wake();
+    if (flight_.add(stream, operation, label, where)) family_->wake();
     if (family_->failed()) fail_what_was_missed();
   }
 
@@ -134,12 +142,14 @@ public:
       throw;
     }
     ++depth_;
+    nccl_group_of_thread = this;
   }
   /// Ends it also where something in it has thrown: what was called in it is started.
-  void end_group(CudaStreamRef stream) {
+  void end_group(CudaStreamRef stream, SourceLocation where) {
     ncclResult_t const result = ncclGroupEnd();
     --depth_;
     if (depth_ > 0) return check("ncclGroupEnd", result);
+    nccl_group_of_thread = nullptr;
     std::int64_t const grouped = std::exchange(grouped_, 0);
     try {
       settle("ncclGroupEnd", result);
@@ -148,14 +158,25 @@ public:
       throw;
     }
     unlock();
-    if (grouped > 0) track(stream, "group", {});
+    if (grouped > 0) track(stream, "group", {}, where);
   }
 
   /// Waits until all that was enqueued is done.
   /// @throws the cause of a failure; by the deadline there is one.
   void wait_in_flight() {
-    for (Backoff backoff; flight_.update(steady_ms()); backoff.pause()) family_->throw_if_failed();
+    for (Backoff backoff; flight_.update(family_->clock_ms()); backoff.pause()) family_->throw_if_failed();
     family_->throw_if_failed();
+  }
+
+  /// After a failure: returns when NCCL writes to nothing any more that its calls were given, at the latest after ten seconds.
+  /// @return false if that took too long.
+  bool wait_for_abort() noexcept {
+    if (!family_->failed()) return true;  // NCCL was not called.
+    Backoff backoff;
+    for (std::int64_t const end_ms = steady_ms() + 10'000; native() != nullptr; backoff.pause()) {
+      if (steady_ms() > end_ms) return false;
+    }
+    return true;
   }
 
   /// Collective: waits for all ranks' operations, then destroys the communicator.
@@ -209,7 +230,7 @@ public:
   bool look(std::int64_t now_ms, std::exception_ptr& cause) override {
     std::string overdue;
     std::int64_t const call_since_ms = call_since_ms_.load(std::memory_order_acquire);
-    if (!flight_.update(now_ms, family_->deadline_ms(), &overdue) && call_since_ms == 0) return false;
+    if (!flight_.update(now_ms, family_->deadline_ms(), &overdue, &cause) && call_since_ms == 0) return false;
     if (call_since_ms != 0 && now_ms - call_since_ms > family_->deadline_ms()) {
       overdue = "a call of NCCL did not return within " + std::to_string(family_->deadline_ms()) + " ms: it waits for peers";
     }
@@ -241,6 +262,11 @@ public:
   }
 
 private:
+  // The other group's end would start the operation, when this communicator may have been aborted.
+  [[noreturn, gnu::noinline]] void refuse_inside_group(SourceLocation where) {
+    throw UsageError("inside group() of one NCCL communicator nothing can be enqueued to another one", where, name());
+  }
+
   [[gnu::noinline]] void unlock_and_throw(SourceLocation where) {
     lock_.unlock();
     family_->throw_if_failed();
@@ -249,7 +275,7 @@ private:
 
   /// It may block inside calls, which the watchdog ends.
   [[gnu::noinline]] void watch_this_call() noexcept {
-    call_since_ms_.store(steady_ms(), std::memory_order_release);
+    call_since_ms_.store(family_->clock_ms(), std::memory_order_release);
     family_->wake();
   }
 
@@ -322,7 +348,19 @@ private:
     if (comm == nullptr) return;
     if (family_->failed()) return abort(comm);
     if (!ownership_.owned) return forget_reductions();
-    static_cast<void>(ncclCommDestroy(comm));
+    if (finalize_in_time(comm)) static_cast<void>(ncclCommDestroy(comm));
+    else static_cast<void>(ncclCommAbort(comm));
+  }
+
+  /// ncclCommDestroy alone would wait for peers of the same node, which may be gone, without an end.
+  [[nodiscard]] bool finalize_in_time(ncclComm_t comm) const noexcept {
+    ncclResult_t state = ncclCommFinalize(comm);
+    std::int64_t const start_ms = steady_ms();
+    for (Backoff backoff; state == ncclInProgress; backoff.pause()) {
+      if (family_->failed() || steady_ms() - start_ms > family_->deadline_ms()) return false;
+      if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) return false;
+    }
+    return state == ncclSuccess;
   }
 
   std::shared_ptr<NcclFamily> family_;

@@ -16,7 +16,8 @@
 
 namespace zero::detail {
 
-/// The turns by events. The stream that had the last turn must exist when another one gets the next, and at the end.
+/// The turns by events. The stream that had the last turn must exist when another one gets the next, and at the end. Turns that are captured
+/// in a graph are in order with those of the same capture; when the graph runs is the business of who launches it.
 template <Device D>
 class StagingOrder {
 public:
@@ -25,31 +26,52 @@ public:
   /// Calls body(), whose enqueue calls, all on `stream`, use the buffer.
   template <class Body>
   void use(Stream stream, SourceLocation, Body const& body) {
-    if (last_stream_ && !(stream == *last_stream_)) D::wait(stream, last_event_, WaitId::none);
-    last_stream_ = stream;
-    try {
-      body();
-    } catch (...) {
-      last_event_ = D::record(stream);
-      throw;
+    if constexpr (CapturesGraphs<D>) {
+      if (D::is_capturing(stream)) return take_turn(stream, captured_, body);
     }
-    last_event_ = D::record(stream);
+    take_turn(stream, last_, body);
   }
 
   /// False where something may still be using the buffer.
-  [[nodiscard]] bool idle() const noexcept { return !last_stream_; }
+  [[nodiscard]] bool idle() const noexcept { return !last_.stream; }
 
-  /// Blocks the calling thread until nothing uses the buffer any more.
+  /// Blocks the calling thread until nothing uses the buffer any more, but for graphs.
   void finish() noexcept {
     try {
-      D::synchronize(last_event_);
+      D::synchronize(last_.event);
     } catch (...) {  // Work that failed does not use it either.
     }
   }
 
 private:
-  std::optional<Stream> last_stream_;
-  typename D::Event last_event_ = {};  // Complete.
+  struct Turn {
+    std::optional<Stream> stream{};
+    typename D::Event event{};  // Complete.
+  };
+
+  template <class Body>
+  void take_turn(Stream stream, Turn& last, Body const& body) {
+    if (last.stream && !(stream == *last.stream)) wait(stream, last);
+    last.stream = stream;
+    try {
+      body();
+    } catch (...) {
+      last.event = D::record(stream);
+      throw;
+    }
+    last.event = D::record(stream);
+  }
+
+  void wait(Stream stream, Turn const& last) {
+    try {
+      D::wait(stream, last.event, WaitId::none);
+    } catch (UsageError const&) {
+      if (&last != &captured_) throw;  // Else it was in an earlier capture.
+    }
+  }
+
+  Turn last_;
+  Turn captured_;
 };
 
 /// The turns on the host: counted, so that no stream need exist longer than its own work.
