@@ -102,6 +102,7 @@ TEST_CASE("Slurm's variables: rank 0 is on the step's first host, the port is ma
   CHECK(zero::detail::first_host("a,b") == "a");
   CHECK(zero::detail::first_host("n[5]-ib,m") == "n5-ib");
   CHECK(zero::detail::first_host("n[05-7,9]-ib,m[1]") == "n05-ib");
+  CHECK(zero::detail::first_host("rack[1-2]node[3-4]") == "rack1node3");
 }
 
 TEST_CASE("what is missing or wrong is named") {
