@@ -261,8 +261,11 @@ inline MpiCommunicator MpiCommunicator::split(int color, int key, SourceLocation
   group_->wait_for_turn(turn);
   try {
     // Without a time limit only once everybody is known to be here.
-    detail::Fingerprint call;
-    call.kind = OperationKind::split;
+    auto const call = [] {
+      detail::Fingerprint what;
+      what.kind = OperationKind::split;
+      return what;
+    };
     MPI_Request request = MPI_REQUEST_NULL;
     detail::check_mpi(
         MPI_Iallgather(&choices.back(), sizeof(Choice), MPI_BYTE, choices.data(), sizeof(Choice), MPI_BYTE, group_->comm(), &request),

@@ -96,8 +96,8 @@ concept ExecutesFunctors = HasStreamsAndEvents<D> && requires(typename D::Stream
 ///   `wait(stream, event, id)` holds back only what is enqueued to `stream` afterwards, and does not block the calling thread unless the
 ///   stream *is* the calling thread. Nothing else orders or synchronises: no function but `synchronize` waits for the device, none uses a
 ///   default stream.
-/// - **Events** are values: nothing destroys them. One may be waited for while its stream exists, however many were recorded since, and stands
-///   for its own point, not for a later one.
+/// - **Events** are values: nothing destroys them. One may be waited for while its stream exists, however many were recorded since. It
+///   stands for its own point; one that many newer ones have followed, as the model says how many, may stand for a later point.
 /// - **Memory.** Pointers must stay valid until the work that uses them is done. The source and the destination of `copy` do not overlap,
 ///   or are the same; either may be memory of the host. Sizes are in elements of the pointer's type, `copy`'s in bytes; zero is allowed and does nothing. No function
 ///   allocates.

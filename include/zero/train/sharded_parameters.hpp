@@ -215,7 +215,7 @@ public:
   /// pass was abandoned; DeviceError where the device refuses what was captured, for instance an allocation.
   /// @par Communication
   /// Whatever `work` enqueues becomes part of the graph: all ranks capture, and replay, the same. A communicator that compares or counts calls
-  /// does so once, in the capture; a watchdog does not see replays.
+  /// does so once, in the capture; one with a watchdog watches each replay as one operation.
   template <class Work>
     requires std::is_invocable_v<Work&> && CapturesGraphs<Device>
   [[nodiscard]] CapturedGraph<Engine> capture(Work&& work, SourceLocation where = SourceLocation::current()) {

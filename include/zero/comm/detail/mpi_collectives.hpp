@@ -119,7 +119,7 @@ private:
   void run(Operation const& operation, char const* name, Start const& start) {
     MPI_Request request = MPI_REQUEST_NULL;
     check_mpi(start(&request), name, group_.own_name());
-    group_.complete(request, fingerprint(operation));
+    group_.complete(request, [&] { return fingerprint(operation); });
   }
 
   template <Element T>

@@ -106,10 +106,9 @@ public:
     if (keep(notice, nullptr)) tell_all(notice, *alarm_);
   }
 
-  /// Throws the cause as a rank of one of the groups sees it, if there is one.
+  /// Throws the cause as a rank of one of the groups sees it, after a failure.
   /// @param members the ranks of that group.
-  void throw_if_failed(std::vector<int> const& members, int rank) {
-    if (!failed()) return;
+  [[gnu::noinline]] void throw_failure(std::vector<int> const& members, int rank) {
     RankName const own(rank, members[static_cast<std::size_t>(rank)]);
     for (MpiPatience patience(300); reason_follows() && !patience.overdue(); patience.pause()) poll();
     MpiNotice notice;
@@ -138,18 +137,7 @@ public:
       int found = 0;
       MPI_Message message = MPI_MESSAGE_NULL;
       if (MPI_Improbe(MPI_ANY_SOURCE, tag, control_, &found, &message, MPI_STATUS_IGNORE) != MPI_SUCCESS || found == 0) return;
-      MpiNotice notice;
-      if (MPI_Mrecv(&notice, sizeof notice, MPI_BYTE, &message, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
-      notice.text[sizeof notice.text - 1] = '\0';
-      if (notice.kind != MpiNotice::left) {
-        if (!keep(notice, nullptr)) keep_reason(notice, nullptr);
-        continue;
-      }
-      LockGuard const guard(lock_);
-      try {
-        left_.push_back({notice.group, notice.turns, notice.rank});
-      } catch (...) {  // No memory: the deadline will tell.
-      }
+      if (!take_in(message)) return;
     }
   }
 
@@ -218,6 +206,22 @@ private:
     std::vector<MPI_Request> requests;
     std::size_t used = 0;
   };
+
+  [[gnu::noinline]] bool take_in(MPI_Message message) noexcept {
+    MpiNotice notice;
+    if (MPI_Mrecv(&notice, sizeof notice, MPI_BYTE, &message, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
+    notice.text[sizeof notice.text - 1] = '\0';
+    if (notice.kind != MpiNotice::left) {
+      if (!keep(notice, nullptr)) keep_reason(notice, nullptr);
+      return true;
+    }
+    LockGuard const guard(lock_);
+    try {
+      left_.push_back({notice.group, notice.turns, notice.rank});
+    } catch (...) {  // No memory: the deadline will tell.
+    }
+    return true;
+  }
 
   static void set_text(MpiNotice& notice, std::string const& text) noexcept {
     std::size_t const length = text.size() < sizeof notice.text - 1 ? text.size() : sizeof notice.text - 1;

@@ -89,15 +89,13 @@ public:
   [[nodiscard]] MpiOptions const& options() const noexcept { return options_; }
   [[nodiscard]] MpiDomain& domain() noexcept { return *domain_; }
   [[nodiscard]] std::shared_ptr<MpiDomain> const& shared_domain() const noexcept { return domain_; }
-  void throw_if_failed() { domain_->throw_if_failed(members_, rank_); }
+  void throw_if_failed() {
+    if (domain_->failed()) domain_->throw_failure(members_, rank_);
+  }
 
   /// Waits until this rank's earlier operations are done, whichever streams they are on.
   void wait_for_turn(std::uint32_t turn) {
-    MpiPatience patience(0);  // Each of the earlier operations has its own deadline.
-    while (turn_.load(std::memory_order_acquire) != turn) {
-      if (patience.pause()) domain_->poll();
-      throw_if_failed();
-    }
+    if (turn_.load(std::memory_order_acquire) != turn) wait_for_earlier(turn);
     domain_->poll();
     throw_if_failed();
     delay_point();
@@ -105,8 +103,30 @@ public:
   void end_turn() noexcept { turn_.fetch_add(1, std::memory_order_acq_rel); }
 
   /// Waits for an operation that has been started.
+  /// @param call  says what it is: returns a `Fingerprint`.
   /// @throws PeerError, MismatchError, DeadlineError what kept it from ending.
-  void complete(MPI_Request request, Fingerprint const& call) {
+  template <class Call>
+  void complete(MPI_Request request, Call const& call) {
+    if (!test(request)) complete_later(request, call());
+    delay_point();
+  }
+
+private:
+  bool test(MPI_Request& request) {
+    int done = 0;
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test", own_name());
+    return done != 0;
+  }
+
+  [[gnu::noinline]] void wait_for_earlier(std::uint32_t turn) {
+    MpiPatience patience(0);  // Each of the earlier operations has its own deadline.
+    while (turn_.load(std::memory_order_acquire) != turn) {
+      if (patience.pause()) domain_->poll();
+      throw_if_failed();
+    }
+  }
+
+  [[gnu::noinline]] void complete_later(MPI_Request request, Fingerprint const& call) {
     std::uint32_t const turn = turn_.load(std::memory_order_relaxed);
     MpiPatience patience(options_.deadline_ms);
     while (!test(request)) {
@@ -126,14 +146,6 @@ public:
                             own_name());
       }
     }
-    delay_point();
-  }
-
-private:
-  bool test(MPI_Request& request) {
-    int done = 0;
-    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test", own_name());
-    return done != 0;
   }
 
   /// After a failure. What peers had sent before it shall arrive while the buffers are there: MPI cannot take a collective back.
