@@ -346,6 +346,7 @@ constexpr bool tested(WaitId id) {
     case WaitId::user: return false;
     case WaitId::gather_after_compute:
     case WaitId::use_after_gather:
+    case WaitId::use_after_prefetch:
     case WaitId::reduce_after_gradients:
     case WaitId::scratch_after_reduce:
     case WaitId::write_after_discard:
@@ -387,6 +388,10 @@ TEST_CASE("field case 48: without gather_after_compute a gather overwrites weigh
 TEST_CASE("without use_after_gather weights are used before they have come") {
   check_missed<zero::Stage3, Single>(WaitId::use_after_gather, Hold::communication_before_gather);
   check_missed<zero::Stage3, Single>(WaitId::use_after_gather, Hold::communication_before_gather, {.compute_has_worker = false});
+}
+TEST_CASE("without use_after_prefetch weights are used before they have come") {
+  check_missed<zero::Stage3, Single>(WaitId::use_after_prefetch, Hold::communication_before_gather);
+  check_missed<zero::Stage3, Single>(WaitId::use_after_prefetch, Hold::communication_before_gather, {.compute_has_worker = false});
 }
 TEST_CASE("without reduce_after_gradients unfinished gradients are reduced") {
   SUBCASE("at the hand-over") { check_missed<zero::Stage2, Mixed>(WaitId::reduce_after_gradients, Hold::compute_before_backward); }

@@ -78,6 +78,9 @@ public:
     swap(fresh);
   }
 
+  /// Forgets the elements from the given number on, and keeps their memory. @param size  at most size()
+  constexpr void truncate(std::size_t size) noexcept { size_ = size; }
+
   constexpr void push_back(T value) { insert(size_, std::move(value)); }
 
   /// Puts an element before the one at `position`, or at the end.

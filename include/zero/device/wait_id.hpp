@@ -15,6 +15,7 @@ enum class WaitId : std::uint8_t {
 
   gather_after_compute,           ///< A gather reads shards that were updated, and writes a buffer that was read, on the compute stream.
   use_after_gather,               ///< Weights are used after their gather.
+  use_after_prefetch,             ///< The same where the gather was started before they were asked for.
   reduce_after_gradients,         ///< A reduction reads gradients that were written on the compute stream.
   scratch_after_reduce,           ///< Gradients are written to a buffer after the reduction that read it.
   write_after_discard,            ///< Gradients are written again after reductions that were under way when they were discarded.

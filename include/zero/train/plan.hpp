@@ -18,6 +18,7 @@
 #include <zero/train/detail/buffer_pool.hpp>
 #include <zero/train/detail/control_layout.hpp>
 #include <zero/train/detail/gradient_rules.hpp>
+#include <zero/train/detail/look_ahead.hpp>
 #include <zero/train/detail/parameter_storage.hpp>
 #include <zero/train/detail/use_tracker.hpp>
 #include <zero/train/exact_sum.hpp>
@@ -36,6 +37,7 @@ struct Schedule {
   std::int64_t inference_passes = 0;  ///< Forward-only passes a step.
   bool backward_gathers = true;       ///< False: each unit's weights are held from forward to backward.
   bool overlapped = false;            ///< Whether computation and communication have two streams: then one reduction may be in flight.
+  std::int64_t prefetch_bytes = -1;   ///< As in `ParametersOptions`: where overlapped, what may be gathered before it is asked for.
   StepOptions step = {};              ///< Whether the norm is measured.
 };
 
@@ -85,6 +87,7 @@ public:
         rank_(rank),
         schedule_(schedule),
         weights_(partition),
+        ahead_(partition, prefetch_elements<S, P>(schedule.prefetch_bytes, partition.ranks() > 1 && schedule.overlapped)),
         gradient_uses_(partition),
         slots_(static_cast<std::size_t>(partition.segment_count())) {}
 
@@ -122,6 +125,7 @@ private:
   }
 
   constexpr void inference_pass() {
+    ahead_.begin_pass(PassKind::inference);
     for (Unit unit : partition_.layout().units()) {
       acquire(unit);
       release(unit);
@@ -130,6 +134,7 @@ private:
   }
 
   constexpr void training_pass() {
+    ahead_.begin_pass(PassKind::training);
     for (Unit unit : partition_.layout().units()) {
       acquire(unit);
       if (schedule_.backward_gathers) release(unit);
@@ -146,16 +151,26 @@ private:
     if constexpr (gathers) {
       if (partition_.ranks() == 1) return;
       for (SegmentId id : partition_.segments(unit)) {
-        if (!weights_.resident(id)) {
-          Segment const& segment = partition_.segment(id);
-          slots(id).gathered = gathered_.acquire(segment.padded_elements);
-          weights_.enter(id);
-          parameters_received +=
-              conversion_bytes<typename S::parameters, Replicated, typename P::parameter>(segment, partition_.ranks(), rank_);
-        }
+        if (!weights_.resident(id)) gather(id);
+        if (ahead_.is_ahead(id)) ahead_.arrived(id);
         weights_.open(id);
       }
+      ahead_.go_on(unit, weights_, [this](Unit next) {
+        for (SegmentId id : partition_.segments(next)) {
+          if (weights_.resident(id)) continue;
+          gather(id);
+          ahead_.started(id);
+        }
+        return true;
+      });
     }
+  }
+
+  constexpr void gather(SegmentId id) {
+    Segment const& segment = partition_.segment(id);
+    slots(id).gathered = gathered_.acquire(segment.padded_elements);
+    weights_.enter(id);
+    parameters_received += conversion_bytes<typename S::parameters, Replicated, typename P::parameter>(segment, partition_.ranks(), rank_);
   }
 
   constexpr void release(Unit unit) {
@@ -168,12 +183,14 @@ private:
   }
 
   constexpr void end_phase() {
+    ahead_.end_pass(true);
     for (SegmentId id : partition_.segments()) {
       if (weights_.end_phase(id)) let_go(id);
     }
   }
 
   constexpr void let_go(SegmentId id) {
+    if (ahead_.is_ahead(id)) ahead_.arrived(id);
     gathered_.give_back(slots(id).gathered);
     weights_.leave(id);
   }
@@ -209,6 +226,7 @@ private:
   int rank_;
   Schedule schedule_;
   ResidencyRule weights_;
+  LookAhead ahead_;
   UseTracker gradient_uses_;
   PlainArray<Slots> slots_;
   PoolShape gathered_;

@@ -38,6 +38,10 @@ struct ParametersOptions {
   PartitionOptions partition = {};
   /// Fills gathered weights and gradient scratch with NaN as soon as nobody may read them any more. For tests; on at assertion level 2.
   bool poison_released = ZERO_ASSERTION_LEVEL >= 2;
+  /// Where parameters are Sharded and communication has a stream of its own: how much may be gathered before it is asked for [bytes]; negative:
+  /// as much as the largest unit. What comes next is taken from the last pass of the same kind; for the first ones, the units in order, and
+  /// in a training pass back again. A pass that gathers something else than expected goes on without, and may have gathered in vain.
+  std::int64_t prefetch_bytes = -1;
 };
 
 /// The whole model on a rank: made by `ShardedParameters::gather_all`, lets go of it when destroyed. The parameters must outlive it.
@@ -92,8 +96,12 @@ public:
   /// See `shard_parameters`.
   ShardedParameters(ParameterLayout const& layout, Group& group, Streams<Device> streams, MemoryResource& memory,
                     ParametersOptions options = {}, SourceLocation where = SourceLocation::current())
-      : engine_(layout, group, streams, memory, options.partition, options.poison_released,
-                Hasher{}.add(static_cast<std::uint64_t>(options.poison_released)).value(), where) {}
+      : engine_(layout, group, streams, memory, options.partition, options.poison_released, options.prefetch_bytes,
+                Hasher{}
+                    .add(static_cast<std::uint64_t>(options.poison_released))
+                    .add(static_cast<std::uint64_t>(options.prefetch_bytes))
+                    .value(),
+                where) {}
   ShardedParameters(ShardedParameters const&) = delete;
   ShardedParameters& operator=(ShardedParameters const&) = delete;
 

@@ -16,6 +16,7 @@
 #include <zero/layout/partition.hpp>
 #include <zero/tensor/conversion.hpp>
 #include <zero/train/detail/buffer_pool.hpp>
+#include <zero/train/detail/look_ahead.hpp>
 #include <zero/train/detail/parameter_storage.hpp>
 #include <zero/train/detail/stream_pair.hpp>
 #include <zero/train/detail/use_tracker.hpp>
@@ -71,8 +72,9 @@ public:
   using parameter = typename P::parameter;
   using Rule = Conversion<typename S::parameters, Replicated>;
 
+  /// @param prefetch_bytes  see `ParametersOptions`.
   Residency(Partition const& partition, ParameterStorage<S, P>& storage, Group& group, StreamPair<Device> const& streams,
-            MemoryResource& memory, bool poison)
+            MemoryResource& memory, bool poison, std::int64_t prefetch_bytes)
       : partition_(&partition),
         storage_(&storage),
         group_(&group),
@@ -80,6 +82,7 @@ public:
         pool_(memory, Purpose::gathered),
         tables_(partition.layout()),
         rule_(partition),
+        ahead_(partition, prefetch_elements<S, P>(prefetch_bytes, group.size() > 1 && streams.overlapped())),
         segments_(static_cast<std::size_t>(partition.segment_count())),
         open_(static_cast<std::size_t>(partition.layout().unit_count()), 0),
         follows_((Rule::communicates || Performs<Group, Announce>)&&group.size() > 1),
@@ -115,11 +118,32 @@ public:
         throw;
       }
       for (SegmentId segment : segments) {
+        if (ahead_.is_ahead(segment)) use_what_came(segment);
+      }
+      for (SegmentId segment : segments) {
         if (gathers()) tables_.set(*partition_, unit, segment, pool_.data(state(segment).slot));
         rule_.open(segment);
       }
     }
     ++open_[at(unit)];
+  }
+
+  /// As `acquire`, in a pass: gathers of what comes next start behind it.
+  void acquire_in_pass(Unit unit, SourceLocation where) {
+    acquire(unit, where);
+    try {
+      ahead_.go_on(unit, rule_, [&](Unit next) { return start(next, where); });
+    } catch (...) {
+      release(unit);
+      throw;
+    }
+  }
+
+  void begin_pass(PassKind kind) noexcept { ahead_.begin_pass(kind); }
+  /// @param whole  the pass was not given up.
+  void end_pass(bool whole) noexcept {
+    ahead_.end_pass(whole);
+    end_phase();
   }
 
   // NOLINTNEXTLINE(bugprone-exception-escape): only an unknown unit would throw, and a scope holds a known one
@@ -151,18 +175,63 @@ public:
 
 private:
   struct State {
-    int slot = PoolShape::none;  // where the segment is, if it is resident
-    bool missing = false;        // it is being made resident
+    int slot = PoolShape::none;        // where the segment is, if it is resident
+    bool missing = false;              // it is being made resident
+    typename Device::Event came = {};  // gathered ahead of its use: when it is there
   };
 
   [[nodiscard]] State& state(SegmentId id) noexcept { return segments_[at(id)]; }
 
   [[nodiscard]] bool gathers() const noexcept { return Rule::communicates && follows_; }
 
+  /// Gathers a unit before it is used. @returns false where that needs a buffer that may not be made now.
+  bool start(Unit unit, SourceLocation where) {
+    auto const segments = partition_->segments(unit);
+    std::size_t taken = 0;
+    auto const give_up = [&] {
+      for (std::size_t i = 0; i < taken; ++i) {
+        State& s = state(segments[i]);
+        if (s.missing) pool_.release(s.slot);
+        s.missing = false;
+      }
+      return false;
+    };
+    try {
+      for (; taken < segments.size(); ++taken) {
+        if (rule_.resident(segments[taken])) continue;
+        std::int64_t const elements = partition_->segment(segments[taken]).padded_elements;
+        if (!pool_.can_acquire(elements)) return give_up();
+        State& s = state(segments[taken]);
+        s.slot = pool_.acquire(elements, where);
+        s.missing = true;
+      }
+      if constexpr (Rule::communicates) gather_missing(segments, where);
+    } catch (...) {
+      give_up();
+      throw;
+    }
+    auto const came = Device::record(streams_->communication());
+    for (SegmentId segment : segments) {
+      State& s = state(segment);
+      if (!s.missing) continue;
+      s.missing = false;
+      s.came = came;
+      rule_.enter(segment);
+      ahead_.started(segment);
+    }
+    return true;
+  }
+
+  void use_what_came(SegmentId segment) {
+    Device::wait(streams_->compute(), state(segment).came, WaitId::use_after_prefetch);
+    ahead_.arrived(segment);
+  }
+
   /// Gathers those of the segments that are missing, or only announces them.
   void gather(IdList<SegmentId> segments, [[maybe_unused]] SourceLocation where) {
     if constexpr (Rule::communicates) {
       gather_missing(segments, where);
+      streams_->compute_after_communication(WaitId::use_after_gather);
     } else if constexpr (Performs<Group, Announce>) {
       for (SegmentId segment : segments) {
         if (!state(segment).missing) continue;
@@ -189,16 +258,18 @@ private:
                      Label{Subject::parameters, to_index(segment)}, 1.0f, where);
       }
     });
-    streams_->compute_after_communication(WaitId::use_after_gather);
   }
 
   void let_go(SegmentId segment) noexcept {
     rule_.leave(segment);
     if (!gathers()) return;
     int const slot = state(segment).slot;
+    bool const unused = ahead_.is_ahead(segment);
+    if (unused) ahead_.arrived(segment);
     if (poison_) {
       try {
-        Device::fill(streams_->compute(), pool_.data(slot), pool_.elements(slot), poison_value<parameter>());
+        Device::fill(unused ? streams_->communication() : streams_->compute(), pool_.data(slot), pool_.elements(slot),
+                     poison_value<parameter>());
       } catch (...) {  // the stream has failed: whoever waits for it gets the cause
       }
     }
@@ -212,6 +283,7 @@ private:
   BufferPool<parameter, Device> pool_;
   PointerTables<parameter const> tables_;
   ResidencyRule rule_;
+  LookAhead ahead_;
   PlainArray<State> segments_;
   PlainArray<std::int32_t> open_;
   bool follows_;

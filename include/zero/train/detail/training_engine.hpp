@@ -35,8 +35,6 @@
 
 namespace zero::detail {
 
-enum class PassKind : unsigned char { none, training, inference };
-
 template <Stage S, PrecisionPolicy P, class Group>
 class TrainingEngine {
 public:
@@ -49,14 +47,14 @@ public:
   using master = typename P::master;
 
   TrainingEngine(ParameterLayout const& layout, Group& group, Streams<Device> streams, MemoryResource& memory, PartitionOptions cut,
-                 bool poison, std::uint64_t options_hash, SourceLocation where)
+                 bool poison, std::int64_t prefetch_bytes, std::uint64_t options_hash, SourceLocation where)
       : partition_(layout, group.size(), cut, where),
         group_(&group),
         memory_(&memory),
         streams_(streams),
         control_(compared_control_memory<S, P>(partition_, group, streams_, memory, options_hash, where)),
         storage_(partition_, group.rank(), memory),
-        weights_(partition_, storage_, group, streams_, memory, poison),
+        weights_(partition_, storage_, group, streams_, memory, poison, prefetch_bytes),
         gradients_(partition_, storage_, group, streams_, memory, poison),
         decider_(partition_, group, streams_, control_.data()) {}
   TrainingEngine(TrainingEngine const&) = delete;
@@ -106,6 +104,7 @@ public:
              : last                      ? "last training pass"
                                          : "training pass",
              where);
+    weights_.begin_pass(kind);
     kind_ = kind;
     last_ = last;
     return ++pass_;
@@ -117,22 +116,23 @@ public:
       fail("finish: the gradients of unit '" + name(static_cast<Unit>(unit)) + "' were not handed over", where);
     }
     kind_ = PassKind::none;
-    weights_.end_phase();
+    weights_.end_pass(!is_abandoned_);
     check_not_abandoned("finish", where);
     announce(Label{Subject::control}, "finish", where);
     gradients_.end_pass(last_, where);
     last_seen_ = last_seen_ || last_;
   }
 
-  void end_inference_pass(std::uint64_t pass) noexcept {
+  /// @param whole  no exception ends it.
+  void end_inference_pass(std::uint64_t pass, bool whole) noexcept {
     if (pass != pass_) return;  // It was left open in a capture.
     kind_ = PassKind::none;
-    weights_.end_phase();
+    weights_.end_pass(whole);
   }
 
   void abandon_pass(std::uint64_t pass, bool unwinding) noexcept {
     if (pass != pass_) return;
-    end_inference_pass(pass);
+    end_inference_pass(pass, false);
     abandon(std::nullopt, unwinding);
   }
 
@@ -142,7 +142,7 @@ public:
     check_unit(unit, where);
     announce(Label{Subject::parameters, to_index(unit)}, "gather", where);
     if constexpr (scoped) {
-      weights_.acquire(unit, where);
+      weights_.acquire_in_pass(unit, where);
       return GatheredUnit<TrainingEngine>(*this, weights_.view(unit));
     } else {
       return weights_.view(unit);
@@ -280,7 +280,7 @@ public:
     abandoned_.clear();
     ++pass_;  // of scopes that are still there
     gradients_.settle(false);
-    weights_.end_phase();
+    weights_.end_pass(false);
     weights_.fix_buffers(false);
   }
   /// What a graph does begins behind the reductions that eager passes have left on the communication stream.
