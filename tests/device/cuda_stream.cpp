@@ -181,6 +181,37 @@ TEST_CASE("a_stream_waits_for_anothers_event") {
   }
 }
 
+TEST_CASE("events_of_the_callers_order_streams_too") {
+  zero::standin::reset();
+  cudaEvent_t event = nullptr;
+  REQUIRE(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess);
+  {
+    CudaStream const first;
+    CudaStream const second;
+    zero::test::Gate gate;
+    QuietAtEnd const quiet(first, gate);
+    bool done = false;
+    bool seen = false;
+    auto work = [&] {
+      gate.pass();
+      done = true;
+    };
+    auto look = [&] { seen = done; };
+    run_on(first, work);
+    first.record(event);
+    CHECK(cudaEventQuery(event) == cudaErrorNotReady);
+    second.wait(event);
+    run_on(second, look);
+    gate.open();
+    second.synchronize();
+    CHECK(seen);
+    second.fail(error("first"));
+    CHECK_THROWS_WITH_AS(second.record(event), "zero: first", zero::Error);
+    CHECK_THROWS_WITH_AS(second.wait(event), "zero: first", zero::Error);
+  }
+  CHECK(cudaEventDestroy(event) == cudaSuccess);  // Still the caller's.
+}
+
 TEST_CASE("a_failed_stream_refuses_work_with_the_first_cause") {
   zero::standin::reset();
   CudaStream const stream;

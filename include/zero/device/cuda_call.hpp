@@ -30,6 +30,16 @@ inline void check_cuda(char const* call, cudaError_t error, SourceLocation where
   if (error != cudaSuccess) throw cuda_error(call, error, where);
 }
 
+/// An event without timing, on the device that is current. @throws DeviceError
+[[nodiscard]] inline cudaEvent_t make_cuda_event(SourceLocation where) {
+  cudaEvent_t event = nullptr;
+  check_cuda("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&event, cudaEventDisableTiming), where);
+  return event;
+}
+inline void destroy_cuda_event(cudaEvent_t event) noexcept {
+  if (event != nullptr && cudaEventDestroy(event) != cudaSuccess) forget_cuda_error();
+}
+
 /// Makes a device current for this thread, and the one before it at the end of the scope. Costs two look-ups where it is current already.
 class CudaDeviceGuard {
 public:

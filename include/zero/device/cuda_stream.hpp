@@ -88,6 +88,18 @@ public:
     event.core_->let_wait(*core_, event.ticket_, where);
   }
 
+  /// The same for an event of the caller's, who owns it and has recorded it by calls of CUDA's own. Failures of its stream do not come along.
+  /// @throws whatever failed this stream earlier; DeviceError.
+  void wait(cudaEvent_t event, SourceLocation where = SourceLocation::current()) const {
+    enqueue("cudaStreamWaitEvent", where, [&] { return cudaStreamWaitEvent(native(), event, 0); });
+  }
+
+  /// Records an event of the caller's, who owns it, after everything enqueued so far: for calls of CUDA's own.
+  /// @throws whatever failed this stream earlier; DeviceError.
+  void record(cudaEvent_t event, SourceLocation where = SourceLocation::current()) const {
+    enqueue("cudaEventRecord", where, [&] { return cudaEventRecord(event, native()); });
+  }
+
   /// Blocks the calling thread until everything enqueued so far is done, also on a failed stream.
   /// @throws the cause if the stream has failed; DeviceError where CUDA reports an error; UsageError in a capture.
   void synchronize(SourceLocation where = SourceLocation::current()) const {

@@ -61,13 +61,9 @@ public:
       LockGuard const guard(lock_);
       ended_ = true;
       dependents.swap(dependents_);
-      for (cudaEvent_t event : events_) {
-        if (cudaEventDestroy(event) != cudaSuccess) forget_cuda_error();
-      }
+      for (cudaEvent_t event : events_) destroy_cuda_event(event);
       events_.clear();
-      for (cudaEvent_t event : capture_events_) {
-        if (cudaEventDestroy(event) != cudaSuccess) forget_cuda_error();
-      }
+      for (cudaEvent_t event : capture_events_) destroy_cuda_event(event);
       capture_events_.clear();
       if (created_ && cudaStreamDestroy(native_) != cudaSuccess) forget_cuda_error();
       created_ = false;
@@ -78,8 +74,7 @@ public:
   [[nodiscard]] cudaStream_t native() const noexcept { return native_; }
   [[nodiscard]] int device() const noexcept { return device_; }
 
-  /// Marks a point. On a failed stream, or where CUDA refuses, a ticket that carries the failure. CUDA may block in it while its queue is full:
-  /// nothing that others need is locked then.
+  /// Marks a point. On a failed stream, or where CUDA refuses, a ticket that carries the failure. Others need not wait while CUDA blocks in it.
   [[nodiscard]] std::uint64_t record() noexcept {
     LockGuard const guard(recording_);
     if (capturing()) return record_in_capture();
@@ -104,12 +99,10 @@ public:
     LockGuard const guard(lock_);
     if (ended_ || ticket > marked()) return true;  // nothing was marked: it carries a failure
     cudaError_t error = cudaSuccess;
-    switch (ask(ticket, error)) {
-      case CudaPoint::complete: raise_completed(ticket); return true;
-      case CudaPoint::pending: return false;
-      case CudaPoint::failed: fail_locked(cause_of("cudaEventQuery", error, SourceLocation::current())); break;
-    }
-    return true;
+    CudaPoint const point = ask(ticket, error);
+    if (point == CudaPoint::complete) raise_completed(ticket);
+    if (point == CudaPoint::failed) fail_locked(cause_of("cudaEventQuery", error, SourceLocation::current()));
+    return point != CudaPoint::pending;
   }
 
   /// Blocks until the ticket is complete. Failures of CUDA fail the stream.
@@ -224,7 +217,7 @@ public:
     capture.streams.reserve(capture.streams.size() + 1);
     CudaDeviceGuard const guard(device_, where);
     capture_events_.reserve(events_.size());
-    while (capture_events_.size() < events_.size()) capture_events_.push_back(new_event(where));
+    while (capture_events_.size() < events_.size()) capture_events_.push_back(make_cuda_event(where));
   }
 
   /// Takes part in a capture of the same CUDA stream that another core has begun.
@@ -259,13 +252,7 @@ private:
     }
     events_.reserve(static_cast<std::size_t>(events));
     dependents_.reserve(8);
-    for (int i = 0; i < events; ++i) events_.push_back(new_event(where));
-  }
-
-  [[nodiscard]] static cudaEvent_t new_event(SourceLocation where) {
-    cudaEvent_t event = nullptr;
-    check_cuda("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&event, cudaEventDisableTiming), where);
-    return event;
+    for (int i = 0; i < events; ++i) events_.push_back(make_cuda_event(where));
   }
 
   void check_not_capturing(SourceLocation where) const {
@@ -292,7 +279,7 @@ private:
     return captured_ticket;
   }
 
-  /// Before the event of this ticket stands for a later point: asks whether it is complete, first whether many after it are.
+  /// Before the event of this ticket stands for a later point: asks whether it is complete, first whether many others are.
   [[gnu::noinline]] void remember(std::uint64_t ticket) noexcept {
     if (!reached(ticket + events_.size() / 2)) static_cast<void>(reached(ticket));
   }

@@ -45,14 +45,14 @@ public:
   NcclFlight(NcclFlight const&) = delete;
   NcclFlight& operator=(NcclFlight const&) = delete;
   ~NcclFlight() {
-    for (Entry const& entry : ring_) destroy(entry.event);
+    for (Entry const& entry : ring_) destroy_cuda_event(entry.event);
   }
 
   /// Once, before the first operation: room for some, on the device that is current.
   /// @throws DeviceError
   void prepare(SourceLocation where) {
     ring_.resize(first_size);
-    for (Entry& entry : ring_) entry.event = new_event(where);
+    for (Entry& entry : ring_) entry.event = make_cuda_event(where);
   }
 
   /// Adds what was just enqueued. True if nothing was in flight before. CUDA may block in it while its queue is full: nothing that `update`
@@ -117,15 +117,6 @@ private:
 
   static constexpr std::size_t first_size = 256;  // Sizes are powers of two.
 
-  [[nodiscard]] static cudaEvent_t new_event(SourceLocation where) {
-    cudaEvent_t event = nullptr;
-    check_cuda("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&event, cudaEventDisableTiming), where);
-    return event;
-  }
-  static void destroy(cudaEvent_t event) noexcept {
-    if (event != nullptr && cudaEventDestroy(event) != cudaSuccess) forget_cuda_error();
-  }
-
   [[nodiscard]] static CudaPoint ask(Entry const& entry, cudaError_t& error) noexcept {
     return ask_cuda_event(entry.event, cuda_captures_of_thread > 0, error);
   }
@@ -139,7 +130,7 @@ private:
     std::size_t const old = ring_.size();
     CudaEvents fresh;
     fresh.events.reserve(old);
-    while (fresh.events.size() < old) fresh.events.push_back(new_event(where));
+    while (fresh.events.size() < old) fresh.events.push_back(make_cuda_event(where));
     LockGuard const guard(lock_);
     std::uint64_t const next = next_.load(std::memory_order_relaxed);
     auto const place = [&](std::uint64_t i) { return static_cast<std::size_t>(i & (2 * old - 1)); };
@@ -154,7 +145,7 @@ private:
   /// Given back where there are not enough.
   struct CudaEvents {
     ~CudaEvents() {
-      for (cudaEvent_t event : events) destroy(event);
+      for (cudaEvent_t event : events) destroy_cuda_event(event);
     }
     std::vector<cudaEvent_t> events{};
   };
