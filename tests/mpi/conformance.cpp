@@ -125,12 +125,15 @@ TEST_CASE("operations of one communicator keep the order of their calls over two
     std::int64_t a = 1;
     std::int64_t b = 2;
     std::int64_t c = 3;
+    float both = 1;  // Written by each stream: the thread sanitizer would see it if the one did not wait for the other.
     comm.enqueue(first, AllReduce<std::int64_t>{.send = &a, .receive = &a, .count = 1});
+    comm.enqueue(first, AllReduce<float>{.send = &both, .receive = &both, .count = 1, .factor = 2});
+    comm.enqueue(second, AllReduce<float>{.send = &both, .receive = &both, .count = 1, .factor = 2});
     comm.enqueue(second, AllReduce<std::int64_t, Max>{.send = &b, .receive = &b, .count = 1});
     comm.enqueue(first, AllReduce<std::int64_t>{.send = &c, .receive = &c, .count = 1});
     first.synchronize();
     second.synchronize();
-    passed = passed && a == n && b == 2 && c == 3 * n;
+    passed = passed && a == n && b == 2 && c == 3 * n && both == static_cast<float>(4 * n * n);
   }
   CHECK(passed);
 }
