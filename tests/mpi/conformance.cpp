@@ -186,6 +186,14 @@ TEST_CASE("a NaN on any rank makes the maximum NaN") {
   }
 }
 
+TEST_CASE_TEMPLATE("sums of integers wrap around, negative ones too", T, std::int8_t, std::uint8_t, std::int32_t, std::uint32_t,
+                   std::int64_t, std::uint64_t) {
+  MpiCommunicator comm(MPI_COMM_WORLD, options);
+  std::vector<T> values(1000, static_cast<T>(-1));  // So many that MPI uses whatever instructions it has for many at once.
+  comm.enqueue(HostStreamRef::calling_thread(), AllReduce<T>{.send = values.data(), .receive = values.data(), .count = 1000});
+  CHECK((values == std::vector<T>(1000, static_cast<T>(-comm.size()))));
+}
+
 TEST_CASE("128 bytes from one rank to all: how an identifier is handed out") {
   MpiCommunicator comm(MPI_COMM_WORLD, options);
   std::vector<std::uint8_t> bytes(128, static_cast<std::uint8_t>(comm.rank() + 3));
