@@ -28,28 +28,36 @@ public:
 
   template <Element T>
   void perform(AllGather<T> const& o) {
-    MpiBytes const part = bytes_of<T>(o.count, o.count);
     bool const in_place = o.send == o.receive + group_.rank() * o.count;
-    run(o, "MPI_Iallgather", [&](MPI_Request* request) {
-      return MPI_Iallgather(in_place ? MPI_IN_PLACE : o.send, part.count(), part.type(), o.receive, part.count(), part.type(), comm(),
-                            request);
+    for_parts<T>(o.count, group_.size(), [&](std::int64_t begin, std::int64_t count) {
+      MpiBytes const part = bytes_of<T>(count, o.count);
+      MpiBytes const own = bytes_of<T>(count, count);
+      run(o, "MPI_Iallgather", [&](MPI_Request* request) {
+        return MPI_Iallgather(in_place ? MPI_IN_PLACE : o.send + begin, own.count(), own.type(), o.receive + begin, part.count(),
+                              part.type(), comm(), request);
+      });
     });
   }
 
   template <Element T>
   void perform(AllToAll<T> const& o) {
-    MpiBytes const sent = bytes_of<T>(o.count, o.send_stride());
-    MpiBytes const received = bytes_of<T>(o.count, o.count);
-    run(o, "MPI_Ialltoall", [&](MPI_Request* request) {
-      return MPI_Ialltoall(o.send, sent.count(), sent.type(), o.receive, received.count(), received.type(), comm(), request);
+    for_parts<T>(o.count, group_.size(), [&](std::int64_t begin, std::int64_t count) {
+      MpiBytes const sent = bytes_of<T>(count, o.send_stride());
+      MpiBytes const received = bytes_of<T>(count, o.count);
+      run(o, "MPI_Ialltoall", [&](MPI_Request* request) {
+        return MPI_Ialltoall(o.send + begin, sent.count(), sent.type(), o.receive + begin, received.count(), received.type(), comm(),
+                             request);
+      });
     });
   }
 
   template <Element T>
   void perform(Broadcast<T> const& o) {
-    std::int64_t const bytes = o.count * static_cast<std::int64_t>(sizeof(T));
-    MpiBytes const all(bytes, 1, bytes, largest(), group_.own_name());
-    run(o, "MPI_Ibcast", [&](MPI_Request* request) { return MPI_Ibcast(o.buffer, all.count(), all.type(), o.root, comm(), request); });
+    for_parts<T>(o.count, 1, [&](std::int64_t begin, std::int64_t count) {
+      MpiBytes const part = bytes_of<T>(count, count);
+      run(o, "MPI_Ibcast",
+          [&](MPI_Request* request) { return MPI_Ibcast(o.buffer + begin, part.count(), part.type(), o.root, comm(), request); });
+    });
   }
 
   void perform(Barrier const& o) {
@@ -122,10 +130,24 @@ private:
     group_.complete(request, fingerprint(operation));
   }
 
+  /// Calls part(begin, count) for parts of `count` elements of which so many copies are no more than MPI is given at once; one that does not
+  /// fit goes alone. At least once, so that ranks meet also where nothing is moved.
+  template <Element T, class Part>
+  void for_parts(std::int64_t count, int copies, Part const& part) {
+    std::int64_t const fits = largest() / static_cast<std::int64_t>(sizeof(T)) / copies;
+    std::int64_t const most = fits > 0 ? fits : 1;
+    std::int64_t begin = 0;
+    do {
+      part(begin, count - begin < most ? count - begin : most);
+      begin += most;
+    } while (begin < count);
+  }
+
+  /// @param stride from one rank's part to the next [elements].
   template <Element T>
   [[nodiscard]] MpiBytes bytes_of(std::int64_t count, std::int64_t stride) const {
     constexpr auto bytes = static_cast<std::int64_t>(sizeof(T));
-    return MpiBytes(count * bytes, group_.size(), stride * bytes, largest(), group_.own_name());
+    return MpiBytes(count * bytes, stride * bytes, group_.own_name());
   }
 
   [[nodiscard]] std::int64_t largest() const noexcept { return group_.options().largest_count; }
