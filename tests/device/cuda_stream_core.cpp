@@ -99,6 +99,8 @@ TEST_CASE("a failure is of the tickets that were not complete, and reaches whoev
   CHECK(core->failure_at(after) == cause);
   core->let_wait(*waited_before, after, {});
   CHECK(waited_before->failure() == cause);
+  gate.open();
+  CHECK(cudaStreamSynchronize(core->native()) == cudaSuccess);  // The gate must not end before who stands at it.
 }
 
 TEST_CASE("a core lives as long as somebody refers to it, and gives back what CUDA holds when its owner ends") {

@@ -44,7 +44,7 @@ static_assert(zero::ReduceScatters<Ordered<MpiCommunicator>, bf16> && zero::AllR
 
 constexpr MpiOptions options{.deadline_ms = 30'000};
 /// Everything larger than this takes the ways that counts over 2^31 take.
-constexpr MpiOptions small_counts{.deadline_ms = 30'000, .largest_count = 1000};
+constexpr MpiOptions small_counts{.deadline_ms = 30'000, .largest_count = 10007};
 
 struct Mpi {
   static constexpr bool one_rank_a_process = true;
@@ -125,12 +125,15 @@ TEST_CASE("operations of one communicator keep the order of their calls over two
     std::int64_t a = 1;
     std::int64_t b = 2;
     std::int64_t c = 3;
+    float both = 1;  // Written by each stream: the thread sanitizer would see it if the one did not wait for the other.
     comm.enqueue(first, AllReduce<std::int64_t>{.send = &a, .receive = &a, .count = 1});
+    comm.enqueue(first, AllReduce<float>{.send = &both, .receive = &both, .count = 1, .factor = 2});
+    comm.enqueue(second, AllReduce<float>{.send = &both, .receive = &both, .count = 1, .factor = 2});
     comm.enqueue(second, AllReduce<std::int64_t, Max>{.send = &b, .receive = &b, .count = 1});
     comm.enqueue(first, AllReduce<std::int64_t>{.send = &c, .receive = &c, .count = 1});
     first.synchronize();
     second.synchronize();
-    passed = passed && a == n && b == 2 && c == 3 * n;
+    passed = passed && a == n && b == 2 && c == 3 * n && both == static_cast<float>(4 * n * n);
   }
   CHECK(passed);
 }
@@ -181,6 +184,14 @@ TEST_CASE("a NaN on any rank makes the maximum NaN") {
     CHECK(std::isnan(values[4]));
     CHECK(std::isnan(float(narrow)));
   }
+}
+
+TEST_CASE_TEMPLATE("sums of integers wrap around, negative ones too", T, std::int8_t, std::uint8_t, std::int32_t, std::uint32_t,
+                   std::int64_t, std::uint64_t) {
+  MpiCommunicator comm(MPI_COMM_WORLD, options);
+  std::vector<T> values(1000, static_cast<T>(-1));  // So many that MPI uses whatever instructions it has for many at once.
+  comm.enqueue(HostStreamRef::calling_thread(), AllReduce<T>{.send = values.data(), .receive = values.data(), .count = 1000});
+  CHECK((values == std::vector<T>(1000, static_cast<T>(-comm.size()))));
 }
 
 TEST_CASE("128 bytes from one rank to all: how an identifier is handed out") {

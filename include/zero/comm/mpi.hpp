@@ -102,7 +102,8 @@ concept MpiOperation = requires(MpiCall call, Operation const& operation) {
 /// @par Communication
 /// What the operations say, if MPI's algorithms move no more. One rank: nothing.
 /// @par Memory
-/// Some KiB a group, and what MPI takes. A reduce-scatter in place by MPI's own sums takes memory for its result while it runs.
+/// Some KiB a group, and what MPI takes. A reduce-scatter in place by MPI's own sums takes memory for its result while it runs, one of more than
+/// 2^31 elements 64 MiB.
 class MpiCommunicator {
 public:
   using Device = HostDevice;

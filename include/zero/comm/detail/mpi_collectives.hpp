@@ -28,28 +28,36 @@ public:
 
   template <Element T>
   void perform(AllGather<T> const& o) {
-    MpiBytes const part = bytes_of<T>(o.count, o.count);
     bool const in_place = o.send == o.receive + group_.rank() * o.count;
-    run(o, "MPI_Iallgather", [&](MPI_Request* request) {
-      return MPI_Iallgather(in_place ? MPI_IN_PLACE : o.send, part.count(), part.type(), o.receive, part.count(), part.type(), comm(),
-                            request);
+    for_parts(o.count, elements_at_once<T>(group_.size()), [&](std::int64_t begin, std::int64_t count) {
+      MpiBytes const part = bytes_of<T>(count, o.count);
+      MpiBytes const own = bytes_of<T>(count, count);
+      run(o, "MPI_Iallgather", [&](MPI_Request* request) {
+        return MPI_Iallgather(in_place ? MPI_IN_PLACE : o.send + begin, own.count(), own.type(), o.receive + begin, part.count(),
+                              part.type(), comm(), request);
+      });
     });
   }
 
   template <Element T>
   void perform(AllToAll<T> const& o) {
-    MpiBytes const sent = bytes_of<T>(o.count, o.send_stride());
-    MpiBytes const received = bytes_of<T>(o.count, o.count);
-    run(o, "MPI_Ialltoall", [&](MPI_Request* request) {
-      return MPI_Ialltoall(o.send, sent.count(), sent.type(), o.receive, received.count(), received.type(), comm(), request);
+    for_parts(o.count, elements_at_once<T>(group_.size()), [&](std::int64_t begin, std::int64_t count) {
+      MpiBytes const sent = bytes_of<T>(count, o.send_stride());
+      MpiBytes const received = bytes_of<T>(count, o.count);
+      run(o, "MPI_Ialltoall", [&](MPI_Request* request) {
+        return MPI_Ialltoall(o.send + begin, sent.count(), sent.type(), o.receive + begin, received.count(), received.type(), comm(),
+                             request);
+      });
     });
   }
 
   template <Element T>
   void perform(Broadcast<T> const& o) {
-    std::int64_t const bytes = o.count * static_cast<std::int64_t>(sizeof(T));
-    MpiBytes const all(bytes, 1, bytes, largest(), group_.own_name());
-    run(o, "MPI_Ibcast", [&](MPI_Request* request) { return MPI_Ibcast(o.buffer, all.count(), all.type(), o.root, comm(), request); });
+    for_parts(o.count, elements_at_once<T>(1), [&](std::int64_t begin, std::int64_t count) {
+      MpiBytes const part = bytes_of<T>(count, count);
+      run(o, "MPI_Ibcast",
+          [&](MPI_Request* request) { return MPI_Ibcast(o.buffer + begin, part.count(), part.type(), o.root, comm(), request); });
+    });
   }
 
   void perform(Barrier const& o) {
@@ -59,13 +67,12 @@ public:
   template <Element T, class Op>
   void perform(AllReduce<T, Op> const& o) {
     MpiReduction<Op, T> const reduction(group_.own_name());
-    for (std::int64_t begin = 0; begin == 0 || begin < o.count; begin += largest()) {
-      int const part = part_of(o.count - begin);
+    for_parts(o.count, largest(), [&](std::int64_t begin, std::int64_t count) {
       run(o, "MPI_Iallreduce", [&](MPI_Request* request) {
-        return MPI_Iallreduce(o.send == o.receive ? MPI_IN_PLACE : o.send + begin, o.receive + begin, part, mpi_type_for_sums<T>(),
-                              reduction.get(), comm(), request);
+        return MPI_Iallreduce(o.send == o.receive ? MPI_IN_PLACE : o.send + begin, o.receive + begin, static_cast<int>(count),
+                              mpi_type_for_sums<T>(), reduction.get(), comm(), request);
       });
-    }
+    });
     scale(o);
   }
 
@@ -88,22 +95,32 @@ public:
       }
       if (in_place && o.count > 0) std::memcpy(o.receive, scratch.get(), static_cast<std::size_t>(o.count) * sizeof(T));
     } else {
-      for (int root = 0; root < group_.size(); ++root) reduce_to(root, o, reduction.get());
+      reduce_in_parts(o, reduction.get());
     }
     scale(o);
   }
 
 private:
+  /// More than MPI is given at once: what it adds in one call is put together in memory of our own.
   template <Element T, class Op>
-  void reduce_to(int root, ReduceScatter<T, Op> const& o, MPI_Op op) {
-    bool const here = root == group_.rank();
-    for (std::int64_t begin = 0; begin < o.count; begin += largest()) {
-      T const* const from = o.send + root * o.count + begin;
-      T* const to = here ? o.receive + begin : nullptr;
-      run(o, "MPI_Ireduce", [&](MPI_Request* request) {
-        return MPI_Ireduce(here && from == to ? MPI_IN_PLACE : from, to, part_of(o.count - begin), mpi_type_for_sums<T>(), op, root, comm(),
-                           request);
+  void reduce_in_parts(ReduceScatter<T, Op> const& o, MPI_Op op) {
+    constexpr std::int64_t scratch_bytes = std::int64_t{64} << 20;
+    constexpr auto bytes = static_cast<std::int64_t>(sizeof(T));
+    std::int64_t const most = at_least_one((largest() < scratch_bytes / bytes ? largest() : scratch_bytes / bytes) / group_.size());
+    std::unique_ptr<std::byte[]> scratch(new std::byte[static_cast<std::size_t>(most * group_.size() * bytes)]);
+    try {
+      for_parts(o.count, most, [&](std::int64_t begin, std::int64_t count) {
+        for (int rank = 0; rank < group_.size(); ++rank) {
+          std::memcpy(scratch.get() + rank * count * bytes, o.send + rank * o.count + begin, static_cast<std::size_t>(count * bytes));
+        }
+        run(o, "MPI_Ireduce_scatter_block", [&](MPI_Request* request) {
+          return MPI_Ireduce_scatter_block(scratch.get(), o.receive + begin, static_cast<int>(count), mpi_type_for_sums<T>(), op, comm(),
+                                           request);
+        });
       });
+    } catch (...) {
+      static_cast<void>(scratch.release());  // MPI may still use it.
+      throw;
     }
   }
 
@@ -122,14 +139,31 @@ private:
     group_.complete(request, [&] { return fingerprint(operation); });
   }
 
+  /// Calls part(begin, count) for parts of `count` elements, `most` or less. At least once, so that ranks meet also where nothing is moved.
+  template <class Part>
+  static void for_parts(std::int64_t count, std::int64_t most, Part const& part) {
+    std::int64_t begin = 0;
+    do {
+      part(begin, count - begin < most ? count - begin : most);
+      begin += most;
+    } while (begin < count);
+  }
+
+  /// Of how many elements so many copies are no more than MPI is given at once; one that does not fit goes alone.
+  template <Element T>
+  [[nodiscard]] std::int64_t elements_at_once(int copies) const noexcept {
+    return at_least_one(largest() / static_cast<std::int64_t>(sizeof(T)) / copies);
+  }
+  [[nodiscard]] static std::int64_t at_least_one(std::int64_t count) noexcept { return count > 0 ? count : 1; }
+
+  /// @param stride from one rank's part to the next [elements].
   template <Element T>
   [[nodiscard]] MpiBytes bytes_of(std::int64_t count, std::int64_t stride) const {
     constexpr auto bytes = static_cast<std::int64_t>(sizeof(T));
-    return MpiBytes(count * bytes, group_.size(), stride * bytes, largest(), group_.own_name());
+    return MpiBytes(count * bytes, stride * bytes, group_.own_name());
   }
 
   [[nodiscard]] std::int64_t largest() const noexcept { return group_.options().largest_count; }
-  [[nodiscard]] int part_of(std::int64_t count) const noexcept { return static_cast<int>(count < largest() ? count : largest()); }
   [[nodiscard]] MPI_Comm comm() const noexcept { return group_.comm(); }
 
   MpiGroup& group_;

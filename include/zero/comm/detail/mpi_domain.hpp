@@ -11,6 +11,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -292,7 +293,8 @@ struct MpiDomainsWithoutOwners {
   std::vector<std::unique_ptr<MpiDomain>> domains;
 
   static MpiDomainsWithoutOwners& of_process() noexcept {
-    static auto* const all = new MpiDomainsWithoutOwners;  // For threads that end late, never destroyed.
+    alignas(MpiDomainsWithoutOwners) static std::byte storage[sizeof(MpiDomainsWithoutOwners)];
+    static auto* const all = ::new (static_cast<void*>(storage)) MpiDomainsWithoutOwners;  // For threads that end late, never destroyed.
     return *all;
   }
 };

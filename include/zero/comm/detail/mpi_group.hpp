@@ -23,7 +23,7 @@ namespace zero {
 /// How an `MpiCommunicator` works.
 struct MpiOptions {
   std::int64_t deadline_ms = 600'000;          ///< How long an operation may wait for the peers [milliseconds]; 0: for ever.
-  std::int64_t largest_count = 2'147'483'647;  ///< What is given to MPI at once at most [elements of its type]; a test makes it small.
+  std::int64_t largest_count = 2'147'483'647;  ///< What MPI is given at once at most, for all ranks [bytes; elements of a sum]. For tests.
 };
 
 namespace detail {

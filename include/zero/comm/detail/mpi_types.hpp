@@ -46,12 +46,22 @@ void mpi_max(void* in, void* in_out, int* count, MPI_Datatype*) {
   for (int i = 0; i < *count; ++i) to[i] = static_cast<T>(combine<compute_t<T>>(Max{}, widened(from[i]), widened(to[i])));
 }
 
+/// Sums of bytes that wrap around, as `Sum` says: those of Open MPI 4.1 stop at the largest value on processors with instructions for that.
+inline void mpi_add_bytes(void* in, void* in_out, int* count, MPI_Datatype*) {
+  auto const* const from = static_cast<std::uint8_t const*>(in);
+  auto* const to = static_cast<std::uint8_t*>(in_out);
+  for (int i = 0; i < *count; ++i) to[i] = static_cast<std::uint8_t>(from[i] + to[i]);
+}
+
 /// A reduction that MPI performs; owned where it is ours.
 template <class Op, Element T>
 class MpiReduction {
 public:
   explicit MpiReduction(RankName rank) {
-    if constexpr (std::is_same_v<Op, Max>) check_mpi(MPI_Op_create(&mpi_max<T>, 1, &op_), "MPI_Op_create", rank);
+    MPI_User_function* function = nullptr;
+    if constexpr (std::is_same_v<Op, Max>) function = &mpi_max<T>;
+    else if constexpr (sizeof(T) == 1) function = &mpi_add_bytes;
+    if (function != nullptr) check_mpi(MPI_Op_create(function, 1, &op_), "MPI_Op_create", rank);
   }
   MpiReduction(MpiReduction const&) = delete;
   MpiReduction& operator=(MpiReduction const&) = delete;
@@ -65,31 +75,16 @@ private:
   MPI_Op op_ = MPI_SUM;
 };
 
-/// An amount of bytes as a count and a type. MPI counts in ints: what is more, or does not lie together, is a type of its own.
+/// What goes from one rank to another, as a count and a type: one of our own where the parts of the ranks do not lie together.
 class MpiBytes {
 public:
-  /// @param bytes       how many, of each of `parts` parts.
-  /// @param stride      from one part to the next [bytes].
-  /// @param largest     what may be counted in ints.
-  MpiBytes(std::int64_t bytes, std::int64_t parts, std::int64_t stride, std::int64_t largest, RankName rank) {
-    if (stride == bytes && bytes * parts <= largest) {
-      count_ = static_cast<int>(bytes);
-      return;
-    }
+  /// @param bytes  how many; no more than an int counts.
+  /// @param stride from one rank's part to the next [bytes].
+  MpiBytes(std::int64_t bytes, std::int64_t stride, RankName rank) : count_(static_cast<int>(bytes)) {
+    if (stride == bytes) return;
     count_ = 1;
     MPI_Datatype part = MPI_DATATYPE_NULL;
-    if (bytes <= largest) {
-      check_mpi(MPI_Type_contiguous(static_cast<int>(bytes), MPI_BYTE, &part), "MPI_Type_contiguous", rank);
-    } else {
-      MPI_Datatype block = MPI_DATATYPE_NULL;
-      check_mpi(MPI_Type_contiguous(static_cast<int>(largest), MPI_BYTE, &block), "MPI_Type_contiguous", rank);
-      int counts[2] = {static_cast<int>(bytes / largest), static_cast<int>(bytes % largest)};
-      MPI_Aint const places[2] = {0, static_cast<MPI_Aint>(bytes / largest * largest)};
-      MPI_Datatype const types[2] = {block, MPI_BYTE};
-      int const code = MPI_Type_create_struct(2, counts, places, types, &part);
-      MPI_Type_free(&block);
-      check_mpi(code, "MPI_Type_create_struct", rank);
-    }
+    check_mpi(MPI_Type_contiguous(static_cast<int>(bytes), MPI_BYTE, &part), "MPI_Type_contiguous", rank);
     int code = MPI_Type_create_resized(part, 0, static_cast<MPI_Aint>(stride), &type_);
     MPI_Type_free(&part);
     check_mpi(code, "MPI_Type_create_resized", rank);
@@ -107,7 +102,7 @@ public:
   [[nodiscard]] MPI_Datatype type() const noexcept { return type_; }
 
 private:
-  int count_ = 0;
+  int count_;
   MPI_Datatype type_ = MPI_BYTE;
 };
 
