@@ -6,25 +6,27 @@
 # 2. The machine code of the optimizer step and of the square sum reads and writes in 128 or 256 bits, and takes no more instructions an
 #    element than it did. Needs cuobjdump and nvdisasm (in the CUDA toolkit, or from PyPI: nvidia-cuda-cuobjdump, nvidia-cuda-nvdisasm);
 #    without them the test is skipped after the first part.
+# 3. For sm_90, under --use_fast_math: divisions and roots of the step are as without it, and the sums over ranks keep denormal numbers and fuse
+#    nothing.
 set -eu
 root=$1 arch=$2 folder=$3
 mkdir -p "$folder"
 object=$folder/kernels_$arch.o
+fast_object=$folder/kernels_${arch}_fast.o
 
-compile() {
-  "$CUDACXX" -std=c++20 -I"$root/include" --Werror all-warnings -gencode "arch=compute_$arch,code=sm_$arch" "$@" -c "$root/tests/cuda/kernels.cu" -o "$object"
-}
-
-check_spills() {
-  compile -Xptxas -v "$@" > "$folder/ptxas_$arch.txt" 2>&1 || { cat "$folder/ptxas_$arch.txt"; exit 1; }
+check_spills() {  # <object to write> [flag...]
+  written=$1
+  shift
+  "$CUDACXX" -std=c++20 -I"$root/include" --Werror all-warnings -gencode "arch=compute_$arch,code=sm_$arch" "$@" -Xptxas -v \
+    -c "$root/tests/cuda/kernels.cu" -o "$written" > "$folder/ptxas_$arch.txt" 2>&1 || { cat "$folder/ptxas_$arch.txt"; exit 1; }
   awk -v flags="$*" '
     /Compiling entry function/ { split($0, a, "\047"); kernel = a[2] }
     /bytes stack frame/ { kernels++; if ($1 + $5 + $9 > 0) { print "SPILLS " kernel ": " $0; bad = 1 } }
     /Used [0-9]+ registers/ { match($0, /Used [0-9]+ registers/); print substr($0, RSTART, RLENGTH) "  " kernel " " flags }
-    END { if (kernels < 9) { print "ptxas told of " kernels + 0 " kernels only"; bad = 1 } exit bad }' "$folder/ptxas_$arch.txt"
+    END { if (kernels < 16) { print "ptxas told of " kernels + 0 " kernels only"; bad = 1 } exit bad }' "$folder/ptxas_$arch.txt"
 }
-[ "$arch" != 90 ] || check_spills --use_fast_math
-check_spills
+[ "$arch" != 90 ] || check_spills "$fast_object" --use_fast_math
+check_spills "$object"
 
 tools=$(dirname "$CUDACXX")
 PATH=$PATH:$tools
@@ -33,6 +35,37 @@ if ! cuobjdump --version > /dev/null 2>&1 || ! nvdisasm --version > /dev/null 2>
   exit 77
 fi
 cuobjdump -sass "$object" > "$folder/kernels_$arch.sass"
+if [ "$arch" = 90 ]; then
+  cuobjdump -sass "$fast_object" > "$folder/kernels_${arch}_fast.sass"
+  awk '
+    FNR == 1 { file++ }
+    /Function :/ { kernel = $3; if (file == 2 && kernel ~ /OrderedElement/) sums[kernel] = 1; if (kernel ~ /optimizer_step_kernel/) steps[kernel] = 1 }
+    /^ *\/\*[0-9a-f]+\*\/ / {
+      if (/FCHK|MUFU/) exact[file, kernel]++
+      if (file == 2 && /FADD\.FTZ/) flushed_sum[kernel]++
+      if (file == 2 && /(FMUL|FSETP|FSET|FMNMX|F2F)[A-Z0-9.]*\.FTZ/) flushed[kernel]++
+      if (file == 2 && /FFMA|DFMA/) fused[kernel]++
+      if (file == 2 && / (FADD|DADD)/) additions[kernel]++
+    }
+    END {
+      for (kernel in steps) {
+        n++
+        if (!exact[1, kernel] || exact[1, kernel] != exact[2, kernel]) {
+          print "OTHER divisions or roots under --use_fast_math: " exact[1, kernel] + 0 ", " exact[2, kernel] + 0 " in " kernel; bad = 1
+        }
+      }
+      for (kernel in sums) {
+        n++
+        # To and from half one addition and products by 2^-24, whose operands and results are normal numbers or 0.
+        half = kernel ~ /half/
+        if (flushed_sum[kernel] > half || (!half && flushed[kernel] > 0) || fused[kernel] > 0) { print "DENORMALS as 0, or something fused, in " kernel; bad = 1 }
+        if (kernel ~ /3Sum/ && additions[kernel] < 8) { print "NO additions found in " kernel; bad = 1 }
+      }
+      print "sm_90 under --use_fast_math: " n " kernels of steps and of sums over ranks"
+      if (n != 13) { print "NOT all of them"; bad = 1 }
+      exit bad
+    }' "$folder/kernels_$arch.sass" "$folder/kernels_${arch}_fast.sass"
+fi
 awk -v arch="$arch" '
   # The instructions of a kernel, in order; BRA is taken as a jump forwards, CALL (the slow cases of division and root) as not executed.
   function report(  i, text, first, last, cost, target, wide_loads, wide_stores, name, least) {

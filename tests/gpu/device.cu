@@ -48,23 +48,3 @@ TEST_CASE("an_adopted_stream_is_used_as_it_is") {
   }
   CHECK(cudaStreamDestroy(native) == cudaSuccess);
 }
-
-TEST_CASE("an_index_beyond_32_bits_is_reached") {
-  // 2^31 + 3 bytes are filled; bytes and not floats, to need 2 GiB only.
-  std::size_t free_bytes = 0, total_bytes = 0;
-  REQUIRE(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess);
-  std::int64_t const n = (std::int64_t{1} << 31) + 3;
-  if (free_bytes < static_cast<std::size_t>(2 * n + (64 << 20))) {
-    MESSAGE("not enough memory on this GPU for 2^31 elements");
-    return;
-  }
-  zero::test::Gpu gpu;
-  zero::Buffer<zero::bf16> block{gpu.memory(), n, zero::Purpose::gathered};
-  zero::CudaDevice::fill(gpu.stream(0), block.data(), n, zero::bf16(2.5f));
-  zero::test::Shared<zero::CudaDevice, zero::bf16> last(2, zero::bf16(0.0f));
-  zero::CudaDevice::copy(gpu.stream(0), last.data(), block.data() + n - 1, 2);
-  zero::CudaDevice::copy(gpu.stream(0), last.data() + 1, block.data(), 2);
-  gpu.finish();
-  CHECK(static_cast<float>(last[0]) == 2.5f);
-  CHECK(static_cast<float>(last[1]) == 2.5f);
-}

@@ -22,282 +22,44 @@
 #include <zero/train/sharded_optimizer.hpp>
 #include <zero/train/sharded_parameters.hpp>
 
-#include "support/device_training.hpp"
 #include "support/failing_calls.hpp"
+#include "support/graph_loop.hpp"
 #include "support/standin/standin_cuda.hpp"
 #include "support/standin/standin_kernels.hpp"
 
 namespace {
 
 using zero::CudaDevice;
-using zero::CudaMemory;
 using zero::CudaStream;
-using zero::CudaStreamRef;
 using zero::Decision;
-using zero::StepReport;
-
-/// gradient[i] += (weight[i] - *target) / 8, where the target is the device's: it changes between replays.
-template <class Parameter, class Gradient>
-struct PullToStored {
-  Gradient* gradient;
-  Parameter const* weight;
-  float const* target;
-  void operator()(std::int64_t i) const { zero::test::PullTo<Parameter, Gradient>{gradient, weight, *target}(i); }
-};
-
-struct Store {
-  float* to;
-  float value;
-  void operator()() const { *to = value; }
-};
-
-/// A model and its loop.
-template <class S, class P>
-class Loop {
-public:
-  using Parameter = typename P::parameter;
-  using Gradient = typename P::gradient;
-
-  explicit Loop(bool overlap)
-      : compute{{.events = 4}}, communication{{.events = 4}}, side_(overlap ? CudaStreamRef(communication) : CudaStreamRef(compute)) {
-    parameters.initialize(
-        3, [](zero::ParameterId id) { return zero::InitialValue::normal(0.25f * static_cast<float>(zero::to_index(id)), 1); });
-  }
-
-  void set_target(float value) { CudaDevice::run(compute, Store{target.data(), value}); }
-
-  template <class Pass>
-  void train_unit(Pass& pass, zero::Unit unit) {
-    auto weights = pass.gather(unit);
-    auto gradients = pass.gradients(unit);
-    auto const ids = layout.parameters(unit);
-    zero::UnitView<Gradient> const into = gradients;
-    zero::UnitView<Parameter const> const of = weights;
-    for (std::size_t k = 0; k < ids.size(); ++k) {
-      Gradient* const to = into[k];
-      if (to == nullptr) continue;
-      CudaDevice::for_each(compute, layout.elements(ids[k]), PullToStored<Parameter, Gradient>{to, of[k], target.data()});
-    }
-    gradients.hand_over();
-  }
-
-  void pass(bool last) {
-    auto pass = parameters.training_pass({.last = last});
-    for (zero::Unit unit : layout.units().reversed()) train_unit(pass, unit);
-    pass.finish();
-  }
-
-  Decision<CudaDevice> step() { return optimizer.step(parameters, {.max_norm = 1.5, .micro_batches = 2}); }
-
-  Decision<CudaDevice> passes_and_step() {
-    pass(false);
-    pass(true);
-    return step();
-  }
-
-  [[nodiscard]] auto capture() {
-    return parameters.capture([this] { static_cast<void>(passes_and_step()); });
-  }
-
-  /// What the device holds of a decision.
-  [[nodiscard]] zero::StepState at(zero::StepState const* state) {
-    zero::StepState result{};
-    compute.synchronize();
-    CudaDevice::copy(compute, &result, state, sizeof result);
-    compute.synchronize();
-    return result;
-  }
-
-  /// The bytes of all parameters and of the optimizer's states.
-  [[nodiscard]] std::vector<std::vector<unsigned char>> contents() {
-    std::vector<std::vector<unsigned char>> result;
-    for (zero::SegmentId segment : parameters.partition().segments()) {
-      add(result, parameters.stored(segment).data(), parameters.stored(segment).storage().size_bytes());
-      if (!parameters.partition().segment(segment).trainable) continue;
-      for (int k = 0; k < 2; ++k) {
-        auto const state = optimizer.state(parameters, segment, k);
-        add(result, state.data(), state.storage().size_bytes());
-      }
-    }
-    return result;
-  }
-
-  CudaStream compute;
-  CudaStream communication;
-
-private:
-  CudaStreamRef side_;
-
-  template <class T>
-  void add(std::vector<std::vector<unsigned char>>& to, T const* data, std::size_t bytes) {
-    std::vector<unsigned char> host(bytes);
-    compute.synchronize();
-    CudaDevice::copy(compute, host.data(), data, static_cast<std::int64_t>(bytes));
-    compute.synchronize();
-    to.push_back(std::move(host));
-  }
-
-public:
-  CudaMemory memory;
-  zero::ParameterLayout layout = zero::test::training_layout();
-  zero::BasicSelfCommunicator<CudaDevice> alone;
-  decltype(zero::shard_parameters<S, P>(std::declval<zero::ParameterLayout const&>(),
-                                        std::declval<zero::BasicSelfCommunicator<CudaDevice>&>(), std::declval<zero::Streams<CudaDevice>>(),
-                                        std::declval<zero::MemoryResource&>())) parameters =
-      zero::shard_parameters<S, P>(layout, alone, zero::Streams<CudaDevice>{compute, side_}, memory);
-  zero::ShardedOptimizer<zero::AdamW, S> optimizer{parameters, {.learning_rate = 0.05, .weight_decay = 0.1}};
-  zero::Buffer<float> target{memory, 1, zero::Purpose::control};
-};
-
-/// What a run leaves behind.
-struct Run {
-  std::vector<double> norms;
-  std::vector<std::int64_t> applied;
-  std::vector<std::int64_t> skipped;
-  std::vector<std::int64_t> numbers;
-  std::vector<std::vector<unsigned char>> contents;
-
-  void add(Decision<CudaDevice> const& decision) {
-    StepReport const report = decision.wait();
-    norms.push_back(report.norm);
-    applied.push_back(report.applied_steps);
-    skipped.push_back(report.skipped_steps);
-    numbers.push_back(decision.number());
-  }
-  friend bool operator==(Run const&, Run const&) = default;
-};
-
-constexpr int warm_up_steps = 1;
-constexpr int captured_steps = 8;
-constexpr int eager_steps = 2;
-constexpr int skipped_step = 4;  // of the captured ones
-
-/// The rate and the target of a step, which change all the time; one target is infinite.
-template <class L>
-void prepare(L& loop, int step) {
-  loop.optimizer.options().learning_rate = 0.05 / (1 + step / 2);
-  bool const infinite = step == warm_up_steps + skipped_step;
-  loop.set_target(infinite ? std::numeric_limits<float>::infinity() : static_cast<float>(step));
-}
-
-/// A step by calls, some by `one`, some by calls again: the host may go back and forth between them.
-template <class S, class P, class Make>
-Run run(bool overlap, Make&& make) {
-  Loop<S, P> loop(overlap);
-  Run result;
-  int step = 0;
-  auto const eager = [&](int steps) {
-    for (int i = 0; i < steps; ++i, ++step) {
-      prepare(loop, step);
-      result.add(loop.passes_and_step());
-    }
-  };
-  eager(warm_up_steps);
-  auto one = make(loop);
-  for (int i = 0; i < captured_steps; ++i, ++step) {
-    prepare(loop, step);
-    result.add(one());
-  }
-  eager(eager_steps);
-  prepare(loop, step++);
-  result.add(one());
-  result.contents = loop.contents();
-  return result;
-}
-
-template <class S, class P>
-Run eager(bool overlap) {
-  return run<S, P>(overlap, [](auto& loop) { return [&loop] { return loop.passes_and_step(); }; });
-}
-
-/// The whole step as one graph.
-template <class S, class P>
-Run one_graph(bool overlap) {
-  return run<S, P>(overlap, [](auto& loop) { return [&loop, graph = loop.capture()] { return loop.parameters.replay(graph); }; });
-}
-
-/// The same, launched by calls of CUDA's own.
-template <class S, class P>
-Run one_graph_launched_by_hand(bool overlap) {
-  return run<S, P>(overlap, [](auto& loop) {
-    return [&loop, graph = loop.capture()] {
-      loop.optimizer.upload_options(loop.parameters);
-      REQUIRE(cudaGraphLaunch(graph.graph().native(), loop.compute.native()) == cudaSuccess);
-      return loop.parameters.replayed(graph, 1);
-    };
-  });
-}
-
-/// A graph for each part of a step; each is captured where the one before it has been replayed.
-template <class S, class P>
-Run three_graphs(bool overlap) {
-  return run<S, P>(overlap, [](auto& loop) {
-    using Graph = decltype(loop.capture());
-    return [&loop, first = Graph(), next = Graph(), step = Graph(), captured = false]() mutable {
-      auto& parameters = loop.parameters;
-      if (!captured) first = parameters.capture([&] { loop.pass(false); });
-      CHECK(parameters.replay(first).number() == 0);
-      if (!captured) next = parameters.capture([&] { loop.pass(true); });
-      static_cast<void>(parameters.replay(next));
-      if (!captured) step = parameters.capture([&] { static_cast<void>(loop.step()); });
-      captured = true;
-      return parameters.replay(step);
-    };
-  });
-}
-
-/// The first micro-batch of each step is not captured: what it leaves under way for communication comes before the graph.
-template <class S, class P>
-Run rest_of_a_step(bool overlap) {
-  return run<S, P>(overlap, [](auto& loop) {
-    using Graph = decltype(loop.capture());
-    return [&loop, rest = Graph(), captured = false]() mutable {
-      loop.pass(false);
-      if (!captured) {
-        rest = loop.parameters.capture([&] {
-          loop.pass(true);
-          static_cast<void>(loop.step());
-        });
-      }
-      captured = true;
-      return loop.parameters.replay(rest);
-    };
-  });
-}
+using zero::test::GraphLoop;
+using zero::test::GraphRun;
+using zero::test::prepare;
 
 template <class S, class P>
 void check_stage() {
   zero::standin::reset();
-  Run const expected = eager<S, P>(true);
-  CHECK(expected.skipped.back() == 1);
-  CHECK(expected.applied.back() == warm_up_steps + captured_steps + eager_steps);
+  GraphRun const expected = zero::test::expected_of_replays<S, P>();
   for (std::uint64_t seed = 0; seed <= 4; ++seed) {
+    CAPTURE(seed);
     zero::standin::reset({.delay_seed = seed, .max_delay_us = 100});
-    bool const overlap = seed % 2 == 0;
-    Run const whole = one_graph<S, P>(overlap);
-    CHECK_MESSAGE(whole == expected, seed);
-    Run const by_hand = one_graph_launched_by_hand<S, P>(overlap);
-    CHECK_MESSAGE(by_hand == expected, seed);
-    Run const rest = rest_of_a_step<S, P>(overlap);
-    CHECK_MESSAGE(rest == expected, seed);
-    Run const in_parts = three_graphs<S, P>(overlap);
-    CHECK_MESSAGE(in_parts == expected, seed);
+    zero::test::check_replays<S, P>(seed % 2 == 0, expected);
     CHECK(zero::standin::live() == zero::standin::Live{});
   }
 }
 
-using Stage2Loop = Loop<zero::Stage2, zero::Precision<zero::bf16>>;
+using Stage2Loop = GraphLoop<zero::Stage2, zero::Precision<zero::bf16>>;
 
 /// Trains on, and checks that it comes to what an untouched loop comes to.
 void check_untouched(Stage2Loop& loop, int steps_before) {
   Stage2Loop other(true);
   for (int step = 0; step < steps_before + 2; ++step) {
     prepare(other, step);
-    Run of_other;
+    GraphRun of_other;
     of_other.add(other.passes_and_step());
     if (step < steps_before) continue;
     prepare(loop, step);
-    Run of_loop;
+    GraphRun of_loop;
     of_loop.add(loop.passes_and_step());
     CHECK(of_loop == of_other);
   }
@@ -508,7 +270,7 @@ TEST_CASE("replays_that_do_not_fit_are_refused_and_change_nothing") {
 
 TEST_CASE("a replay in a capture by calls of cuda's own is refused: what it holds would be counted and would not have run") {
   zero::standin::reset();
-  Loop<zero::Stage2, zero::Precision<float>> loop(true);
+  GraphLoop<zero::Stage2, zero::Precision<float>> loop(true);
   loop.set_target(0.5f);
   static_cast<void>(loop.passes_and_step());
   auto const graph = loop.capture();
@@ -525,7 +287,7 @@ TEST_CASE("a replay in a capture by calls of cuda's own is refused: what it hold
 
 TEST_CASE("a wait for a stream outside of the capture is refused, and that stream is as before") {
   zero::standin::reset();
-  Loop<zero::Stage2, zero::Precision<float>> loop(true);
+  GraphLoop<zero::Stage2, zero::Precision<float>> loop(true);
   static_cast<void>(loop.passes_and_step());
   CudaStream const outside{{.events = 2}};
   zero::CudaEvent const event = outside.record();
@@ -539,6 +301,6 @@ TEST_CASE("a wait for a stream outside of the capture is refused, and that strea
 }
 
 TEST_CASE("every call of cuda may fail in a capture and in replays: a typed error, nothing lost, nothing hangs") {
-  zero::test::check_failing_calls([] { return one_graph<zero::Stage2, zero::Precision<zero::bf16>>(true); }, 8,
+  zero::test::check_failing_calls([] { return zero::test::one_graph<zero::Stage2, zero::Precision<zero::bf16>>(true); }, 8,
                                   [](std::int64_t, std::int64_t) { return 1; });
 }

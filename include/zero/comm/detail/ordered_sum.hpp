@@ -17,8 +17,53 @@
 
 namespace zero::detail {
 
-/// Reduces one element. The recursion of the tree as a loop: complete subtrees are merged as in a binary counter, and what is left at the
-/// end, each of half the size of the one before or less, from the right.
+/// One step of a reduction. On a device in PTX for fp32: the compiler's own would take denormal numbers for 0 under --use_fast_math.
+template <class Op, class C>
+ZERO_HOST_DEVICE ZERO_FIXED_ORDER inline C merged(C a, C b) noexcept {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<C, float> && std::is_same_v<Op, Sum>) {
+    float sum;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
+    return sum;
+  } else if constexpr (std::is_same_v<C, float> && std::is_same_v<Op, Max>) {
+    float larger;
+    asm("{.reg .pred less; setp.lt.f32 less, %1, %2; selp.f32 %0, %2, %1, less;}" : "=f"(larger) : "f"(a), "f"(b));
+    return is_nan(a) ? a : is_nan(b) ? b : larger;
+  }
+#endif
+  return combine<C>(Op{}, a, b);
+}
+
+/// The one rounding, of fp32 on a device for the same reason.
+template <class Op, Element T>
+ZERO_HOST_DEVICE ZERO_FIXED_ORDER inline T rounded_once(compute_t<T> value, float factor) noexcept {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<compute_t<T>, float> && std::is_same_v<Op, Sum>) {
+    float scaled;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(scaled) : "f"(value), "f"(factor));
+    return static_cast<T>(scaled);
+  } else if constexpr (std::is_same_v<T, double> && std::is_same_v<Op, Sum>) {
+    double widened_factor;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(widened_factor) : "f"(factor));
+    return value * widened_factor;
+  }
+#endif
+  return rounded<Op, T>(value, factor);
+}
+
+/// The tree over N ranks, whose elements lie `count` apart. (P is a parameter because nvcc wants no host function in the body.)
+template <class Op, int N, Element T, int P = tree_split(N)>
+ZERO_HOST_DEVICE ZERO_FIXED_ORDER inline compute_t<T> staged_tree(T const* staged, std::int64_t count) noexcept {
+  if constexpr (N == 1) {
+    return widened(*staged);
+  } else {
+    return merged<Op>(staged_tree<Op, P>(staged, count), staged_tree<Op, N - P>(staged + P * count, count));
+  }
+}
+
+/// Reduces one element. Up to eight ranks are one expression. Of more, subtrees of eight are merged as in a binary counter; what is left at the
+/// end, each of half the size of the one before or less, from the right. Recursion of templates: with constant indices all of it stays in
+/// registers of a device.
 template <class Op, Element T>
 struct OrderedElement {
   T const* staged;  ///< Rank s's element i lies at staged[s * count + i].
@@ -28,17 +73,52 @@ struct OrderedElement {
   float factor;
 
   ZERO_HOST_DEVICE ZERO_FIXED_ORDER void operator()(std::int64_t i) const noexcept {
-    using C = compute_t<T>;
-    C sums[32];
-    sums[0] = widened(staged[i]);
-    std::int32_t top = 1;
-    for (std::int32_t rank = 1; rank < ranks; ++rank) {
-      sums[top++] = widened(staged[rank * count + i]);
-      for (std::uint32_t done = static_cast<std::uint32_t>(rank) + 1; (done & 1u) == 0; done >>= 1, --top)
-        sums[top - 2] = combine<C>(Op{}, sums[top - 2], sums[top - 1]);
+    to[i] = rounded_once<Op, T>(ranks <= 8 ? small_tree(staged + i, ranks) : large_tree(staged + i), factor);
+  }
+
+private:
+  using C = compute_t<T>;
+
+  ZERO_HOST_DEVICE ZERO_FIXED_ORDER C small_tree(T const* from, std::int32_t n) const noexcept {
+    switch (n) {
+      case 1: return staged_tree<Op, 1>(from, count);
+      case 2: return staged_tree<Op, 2>(from, count);
+      case 3: return staged_tree<Op, 3>(from, count);
+      case 4: return staged_tree<Op, 4>(from, count);
+      case 5: return staged_tree<Op, 5>(from, count);
+      case 6: return staged_tree<Op, 6>(from, count);
+      case 7: return staged_tree<Op, 7>(from, count);
+      default: return staged_tree<Op, 8>(from, count);
     }
-    for (; top > 1; --top) sums[top - 2] = combine<C>(Op{}, sums[top - 2], sums[top - 1]);
-    to[i] = rounded<Op, T>(sums[0], factor);
+  }
+
+  static constexpr int levels = 28;  // of 8 << level ranks: more than an int counts
+
+  ZERO_HOST_DEVICE ZERO_FIXED_ORDER C large_tree(T const* from) const noexcept {
+    C sums[levels] = {};
+    std::int32_t const blocks = ranks / 8;
+    for (std::int32_t block = 0; block < blocks; ++block, from += 8 * count) add_block<0>(sums, block, staged_tree<Op, 8>(from, count));
+    if (ranks % 8 == 0) return collected<0>(sums, blocks, false, C{});
+    return collected<0>(sums, blocks, true, small_tree(from, ranks % 8));
+  }
+
+  /// Adds one to the counter, whose value is `block`.
+  template <int Level>
+  ZERO_HOST_DEVICE ZERO_FIXED_ORDER static void add_block(C (&sums)[levels], std::int32_t block, C sum) noexcept {
+    if ((block >> Level & 1) == 0) sums[Level] = sum;
+    else if constexpr (Level + 1 < levels) add_block<Level + 1>(sums, block, merged<Op>(sums[Level], sum));
+  }
+
+  /// What the levels of the counter hold, with what comes after them, if there is `any`.
+  template <int Level>
+  ZERO_HOST_DEVICE ZERO_FIXED_ORDER static C collected(C const (&sums)[levels], std::int32_t blocks, bool any, C sum) noexcept {
+    if constexpr (Level < levels) {
+      bool const held = (blocks >> Level & 1) != 0;
+      if (held) sum = any ? merged<Op>(sums[Level], sum) : sums[Level];
+      return collected<Level + 1>(sums, blocks, any || held, sum);
+    } else {
+      return sum;
+    }
   }
 };
 
