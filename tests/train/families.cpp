@@ -154,7 +154,7 @@ TEST_CASE("field case 50: overlap, streams and their timing change no bit") {
   }
 }
 
-TEST_CASE("alignments, poison, held weights, overwriting kernels and the word `last` change no bit") {
+TEST_CASE("field case 51: alignments, poison, held weights, overwriting kernels and the word `last` change no bit") {
   int const ranks = zero::test::ranks();
   for (int stage = 0; stage < stage_count; ++stage) {
     Run const plain{{.precision = PrecisionName::bf16, .stage = stage, .ranks = ranks}, 2, 4};

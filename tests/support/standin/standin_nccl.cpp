@@ -715,6 +715,11 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     group->changed.notify_all();
   }
   while (comm->inside.load() > 0) std::this_thread::yield();
+  {
+    // Nobody listens any more where the ranks were to meet.
+    std::lock_guard const lock(library().mutex);
+    std::erase_if(library().starting, [&](auto const& entry) { return entry.second == group; });
+  }
   free_comm(comm);
   return made_to;
 }
