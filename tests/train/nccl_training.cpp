@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include <zero/comm/counting.hpp>
 #include <zero/comm/nccl.hpp>
+#include <zero/comm/nccl_memory.hpp>
 #include <zero/comm/ordered.hpp>
 #include <zero/comm/threads.hpp>
 #include <zero/core/hash.hpp>
@@ -67,7 +69,9 @@ struct Result {
 
 /// Three steps of two micro-batches. All transports run this text.
 template <class S, class P, class Group>
-Result train(Group& group, Streams<typename Group::Device> streams, MemoryResource& memory, zero::Traffic& traffic, bool integers) {
+Result train(
+    Group& group, Streams<typename Group::Device> streams, MemoryResource& memory, zero::Traffic& traffic, bool integers,
+    std::function<void(int)> const& after_step = [](int) {}) {
   using D = typename Group::Device;
   using Parameter = typename P::parameter;
   using Gradient = typename P::gradient;
@@ -99,6 +103,7 @@ Result train(Group& group, Streams<typename Group::Device> streams, MemoryResour
       pass.finish();
     }
     result.norms.push_back(optimizer.step(parameters, {.max_norm = 50.0, .micro_batches = 2}).wait().norm);
+    after_step(step);
   }
   auto const whole = parameters.gather_all();
   for (Unit unit : layout.units()) {
@@ -175,6 +180,36 @@ void check_ordered() {
   }
 }
 
+/// Training in memory from NCCL's allocator, with and without windows: the bits of plain memory.
+template <class S, class P>
+void check_nccl_memory() {
+  int const ranks = zero::test::ranks();
+  auto const expected = over_nccl<S, P>(ranks, false, 0, [](NcclCommunicator& comm, MemoryResource&) { return zero::Borrowed{comm}; });
+  for (bool const windows : {false, true}) {
+    CAPTURE(windows);
+    zero::test::need_devices(ranks, 3);
+    std::vector<Result> results(static_cast<std::size_t>(ranks));
+    zero::test::run_nccl(ranks, [&](NcclCommunicator& comm) {
+      CudaStream const compute;
+      CudaStream const communication;
+      zero::NcclMemory memory(comm, {.windows = windows});
+      zero::Traffic traffic;
+      zero::Counting counting{zero::Borrowed{comm}, traffic};
+      std::vector<std::int64_t> registered;  // after each step
+      results[static_cast<std::size_t>(comm.rank())] = train<S, P>(counting, {compute, communication}, memory, traffic, false, [&](int) {
+        registered.push_back(zero::standin::nccl_calls("ncclCommWindowRegister", comm.rank()));
+      });
+      // What passes need is allocated in the first one; in later steps nobody waits for peers to register.
+      CHECK((registered[0] > 0) == windows);
+      CHECK(registered == std::vector<std::int64_t>(3, registered[0]));
+      CHECK(memory.windows() == 0);
+      comm.finalize();
+    });
+    CHECK((results == expected));
+    CHECK(zero::standin::live_nccl() == zero::standin::NcclLive{});
+  }
+}
+
 using Fp32 = zero::Precision<float>;
 using Bf16 = zero::Precision<zero::bf16>;
 using Half = zero::Precision<zero::half>;
@@ -196,4 +231,10 @@ TEST_CASE("field case 79: training in half over NCCL, whose sums are multiplied 
 TEST_CASE("field case 112: any gradients over NCCL give the bits of the threads where Ordered forms the sums") {
   SUBCASE("Stage1, fp32") { check_ordered<zero::Stage1, Fp32>(); }
   SUBCASE("Stage3, bf16") { check_ordered<zero::Stage3, Bf16>(); }
+}
+
+TEST_CASE(
+    "field case 115: memory from NCCL, whose windows are registered in the first step at the latest, gives the bits of plain memory") {
+  SUBCASE("Stage1, bf16") { check_nccl_memory<zero::Stage1, Bf16>(); }
+  SUBCASE("Stage3, fp32") { check_nccl_memory<zero::Stage3, Fp32>(); }
 }
