@@ -46,7 +46,7 @@ Variables without(Variables variables, std::string const& name) {
 
 }  // namespace
 
-TEST_CASE("torchrun's variables") {
+TEST_CASE("field case 72: torchrun's variables") {
   zero::LaunchEnvironment const place = read(torchrun);
   CHECK(place.rank == 3);
   CHECK(place.ranks == 8);
@@ -66,7 +66,7 @@ TEST_CASE("IPv6 addresses get brackets, NCCL_COMM_ID overrides") {
   CHECK(read(with(torchrun, "NCCL_COMM_ID", "here:1")).address == "here:1");
 }
 
-TEST_CASE("Open MPI's variables") {
+TEST_CASE("field case 72: Open MPI's variables") {
   zero::LaunchEnvironment const place = read(open_mpi);
   CHECK(place.rank == 1);
   CHECK(place.ranks == 4);
@@ -77,7 +77,7 @@ TEST_CASE("Open MPI's variables") {
   CHECK(read(with(without(open_mpi, "MASTER_ADDR"), "OMPI_COMM_WORLD_LOCAL_SIZE", "4")).address == "127.0.0.1:1234");
 }
 
-TEST_CASE("mpirun inside a Slurm job: Slurm's rank is that of mpirun's helper") {
+TEST_CASE("field case 72: mpirun inside a Slurm job: Slurm's rank is that of mpirun's helper") {
   Variables both = open_mpi;
   both.insert(slurm.begin(), slurm.end());
   CHECK(read(both).rank == 1);
@@ -89,7 +89,7 @@ TEST_CASE("mpirun inside a Slurm job: Slurm's rank is that of mpirun's helper") 
   CHECK(read(with(without(hydra, "MPI_LOCALRANKID"), "SLURM_PROCID", "2")).local_rank == 1);
 }
 
-TEST_CASE("Slurm's variables: rank 0 is on the step's first host, the port is made from the job's number") {
+TEST_CASE("field case 72: Slurm's variables: rank 0 is on the step's first host, the port is made from the job's number") {
   zero::LaunchEnvironment const place = read(slurm);
   CHECK(place.rank == 5);
   CHECK(place.ranks == 8);

@@ -184,7 +184,7 @@ TEST_CASE("field case 79: sums of half that would overflow stay finite with a fa
   });
 }
 
-TEST_CASE("field case 68: a stream of another device is refused") {
+TEST_CASE("a stream of another device is refused") {
   int const ranks = zero::test::ranks();
   zero::test::need_devices(ranks);
   if (ranks == 1) return;

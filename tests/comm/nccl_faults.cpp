@@ -95,14 +95,11 @@ std::vector<Ending> endings_of(int ranks, std::function<void(ThreadCommunicator&
   return endings;
 }
 
-/// Communicators that a test has made ncclCommDestroy lose.
-std::int64_t lost = 0;
-
 bool nothing_is_left() {
   zero::standin::NcclLive const live = zero::standin::live_nccl();
   CAPTURE(live.communicators);
   CAPTURE(live.reductions);
-  return live.communicators == lost && live.blocks == 0 && live.windows == 0;
+  return live.communicators == 0 && live.blocks == 0 && live.windows == 0;
 }
 
 /// Everything that a communicator calls.
@@ -167,7 +164,6 @@ void check_failure(int ranks, NcclFailure const& failure) {
       CHECK(typed);
     }
   }
-  if (failure.function == "ncclCommDestroy") ++lost;
   CHECK(nothing_is_left());
 }
 
@@ -368,6 +364,33 @@ TEST_CASE("ranks of one process fail together, at once") {
   CHECK(nothing_is_left());
 }
 
+TEST_CASE("each call of CUDA in the start of all ranks of a process fails: a typed error, and the thread is in no group") {
+  int const ranks = zero::test::ranks();
+  std::vector<int> devices;
+  for (int device = 0; device < ranks; ++device) devices.push_back(device);
+  zero::test::need_devices(ranks);
+  static_cast<void>(zero::nccl_all_devices(devices, {.deadline_ms = long_deadline_ms}));
+  for (std::string const function :
+       {"cudaDriverGetVersion", "cudaGetDeviceCount", "cudaGetDevice", "cudaSetDevice", "cudaHostAlloc", "cudaEventCreateWithFlags"}) {
+    zero::test::need_devices(ranks);
+    static_cast<void>(zero::nccl_all_devices(devices, {.deadline_ms = long_deadline_ms}));
+    std::int64_t const calls = zero::standin::calls(function);
+    for (std::int64_t call = 1; call <= calls; ++call) {
+      INFO(function, " fails at call ", call);
+      zero::test::need_devices(ranks);
+      zero::standin::fail({.call = call, .function = function});
+      try {
+        static_cast<void>(zero::nccl_all_devices(devices, {.deadline_ms = short_deadline_ms}));
+      } catch (zero::Error const&) {
+      }
+      zero::standin::fail({});
+      CHECK(ncclGroupEnd() == ncclInvalidUsage);
+      CHECK(cudaSetDevice(0) == cudaSuccess);
+      CHECK(nothing_is_left());
+    }
+  }
+}
+
 TEST_CASE("a body that throws ends its group: what it called is started, and the thread is outside") {
   int const ranks = zero::test::ranks();
   zero::test::need_devices(ranks);
@@ -414,6 +437,8 @@ TEST_CASE("adopted communicators stay their owner's") {
         NcclCommunicator child = comm.split(0);
         child.enqueue(stream, Barrier{});
         comm.finalize();
+        CHECK(zero::standin::nccl_calls("ncclRedOpDestroy", threads.rank()) ==
+              zero::standin::nccl_calls("ncclRedOpCreatePreMulSum", threads.rank()));
         CHECK(static_cast<float>(values[0]) == static_cast<float>(ranks) * factor);
       }
       CHECK(ncclCommFinalize(raw) != ncclInvalidArgument);
@@ -424,6 +449,31 @@ TEST_CASE("adopted communicators stay their owner's") {
     CHECK(nothing_is_left());
   }
   CHECK_THROWS_AS(static_cast<void>(NcclCommunicator::adopt(nullptr)), zero::UsageError);
+}
+
+TEST_CASE("a communicator that cannot be adopted stays its owner's, who ends it") {
+  zero::test::need_devices(1);
+  for (std::string const function : {"ncclCommGetAsyncError", "ncclCommCount", "ncclCommUserRank", "ncclCommCuDevice"}) {
+    for (std::int64_t call = 1; call <= 2; ++call) {
+      INFO(function, " fails at call ", call);
+      zero::test::need_devices(1);
+      ncclUniqueId id{};
+      id.internal[0] = 'h';
+      ncclComm_t raw = nullptr;
+      REQUIRE(ncclCommInitRank(&raw, 1, id, 0) == ncclSuccess);
+      zero::standin::fail_nccl({.function = function, .call = call});
+      try {
+        NcclCommunicator comm = NcclCommunicator::adopt(raw, {.may_abort = true});
+        CHECK(call == 2);
+      } catch (zero::NcclError const& error) {
+        CHECK(error.call() == function);
+      }
+      CHECK(zero::standin::nccl_calls("ncclCommAbort") == 0);
+      zero::standin::fail_nccl({});
+      CHECK(ncclCommDestroy(raw) == ncclSuccess);
+    }
+  }
+  CHECK(nothing_is_left());
 }
 
 TEST_CASE("a hang on an adopted communicator: it is aborted only where that is allowed, else revoked") {

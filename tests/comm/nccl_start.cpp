@@ -30,7 +30,7 @@ struct Variable {
 
 }  // namespace
 
-TEST_CASE("ranks of a launch meet at an address, without another channel") {
+TEST_CASE("field case 72: ranks of a launch meet at an address, without another channel") {
   zero::test::need_devices(4);
   Variable const id("NCCL_COMM_ID", "host:1234");  // Set before threads use the environment; processes need not.
   for (int round = 0; round < 2; ++round) {        // The address can be used again.
@@ -45,6 +45,23 @@ TEST_CASE("ranks of a launch meet at an address, without another channel") {
       stream.synchronize();
       CHECK(values[0] == 4.0f);
     });
+  }
+}
+
+TEST_CASE("field case 72: what a launch that failed has left at an address is nothing to the next launch there") {
+  zero::test::need_devices(2);
+  Variable const id("NCCL_COMM_ID", "host:1234");
+  for (int const arriving : {1, 2}) {
+    std::atomic<int> started = 0;
+    zero::run_ranks(arriving, [&](ThreadCommunicator& threads) {
+      zero::LaunchEnvironment const place{.rank = threads.rank(), .ranks = 2, .local_rank = threads.rank(), .address = "host:1234"};
+      try {
+        NcclCommunicator comm = zero::nccl_launched(place, {.deadline_ms = arriving == 2 ? 60'000 : 200});
+        ++started;
+      } catch (zero::DeadlineError const&) {
+      }
+    });
+    CHECK(started.load() == (arriving == 2 ? 2 : 0));
   }
 }
 

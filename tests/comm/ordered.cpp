@@ -165,7 +165,7 @@ bool contains(std::string const& text, std::string const& part) { return text.fi
 
 TEST_CASE("ordered threads conform") { zero::test::conformance<OrderedModel>(zero::test::ranks()); }
 
-TEST_CASE("field cases 112, 113: reductions equal those of the threads to the bit, whatever is staged at a time") {
+TEST_CASE("field cases 51, 112, 113: reductions equal those of the threads to the bit, whatever is staged at a time") {
   zero::run_ranks(zero::test::ranks(), [](ThreadCommunicator& comm) {
     for (bool const worker : {false, true}) {
       HostStream stream({.worker = worker});

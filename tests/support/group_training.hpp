@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include <zero/comm/counting.hpp>
@@ -53,8 +54,11 @@ struct GroupTrained {
 };
 
 /// Three steps of two micro-batches. All transports run this text.
+/// @param after_step  is called after each.
 template <class S, class P, class Group>
-GroupTrained train_group(Group& group, Streams<typename Group::Device> streams, MemoryResource& memory, Traffic& traffic, bool integers) {
+GroupTrained train_group(
+    Group& group, Streams<typename Group::Device> streams, MemoryResource& memory, Traffic& traffic, bool integers,
+    std::function<void()> const& after_step = [] {}) {
   using D = typename Group::Device;
   using Parameter = typename P::parameter;
   using Gradient = typename P::gradient;
@@ -86,6 +90,7 @@ GroupTrained train_group(Group& group, Streams<typename Group::Device> streams, 
       pass.finish();
     }
     result.norms.push_back(optimizer.step(parameters, {.max_norm = 50.0, .micro_batches = 2}).wait().norm);
+    after_step();
   }
   auto const whole = parameters.gather_all();
   for (Unit unit : layout.units()) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
-/// A training loop's library objects behind virtual functions, for the twelve stages and six precisions: one program can run them all, and they
-/// are compiled once for all tests (model_<precision>.cpp).
+/// A training loop's library objects behind virtual functions, for the twelve stages and six precisions: one program can run them all, and over
+/// threads they are compiled once for all tests (model_<precision>.cpp). For other engines see support/engine.hpp.
 
 #include <cstdint>
 #include <memory>
@@ -106,10 +106,10 @@ struct ModelOptions {
   AnyOptimizer optimizer = {};
 };
 
-/// Parameters, optimizer, an open pass and its open scopes, on one rank.
-class Model {
+/// Parameters, optimizer, an open pass and its open scopes, on one rank: what is the same on all devices.
+class AnyModel {
 public:
-  virtual ~Model() = default;
+  virtual ~AnyModel() = default;
 
   [[nodiscard]] virtual Partition const& partition() const = 0;
   virtual void initialize(std::uint64_t seed, InitialValue initial) = 0;
@@ -127,9 +127,6 @@ public:
   virtual void no_gradient(Unit) = 0;
   virtual void end_pass() = 0;
 
-  virtual Decision<HostDevice> step(StepOptions const&) = 0;
-  virtual Decision<HostDevice> reduce(StepOptions const&) = 0;
-  virtual void apply(Decision<HostDevice> const&) = 0;
   virtual void publish() = 0;
   virtual void discard_gradients() = 0;
 
@@ -142,6 +139,17 @@ public:
 
   [[nodiscard]] virtual Plan plan(Schedule const&, int rank) const = 0;
 };
+
+/// The same with the decisions of steps, which are the device's.
+template <class D>
+class BasicModel : public AnyModel {
+public:
+  virtual Decision<D> step(StepOptions const&) = 0;
+  virtual Decision<D> reduce(StepOptions const&) = 0;
+  virtual void apply(Decision<D> const&) = 0;
+};
+
+using Model = BasicModel<HostDevice>;
 
 /// Makes models of one precision: what model_<precision>.cpp instantiate. Which of them a build has, support/precisions.hpp says.
 template <PrecisionName>

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
-/// `Model` for one precision: what model_<precision>.cpp compile.
+/// The models: what model_<precision>.cpp compile for threads, and the tests of another engine for its communicator.
 
 #include <cstddef>
+#include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -34,27 +36,36 @@ struct AddGradient {
 };
 
 /// Hands values to a visitor. No lambda of the model: what walks over a segment is compiled for each type of tensor, not for each stage.
+template <class D>
 struct ConvertAndVisit {
   Visitor& visitor;
+  typename D::Stream stream;
 
   template <class T>
   void operator()(ParameterId id, T const* values, std::int64_t first, std::int64_t count) const {
+    std::vector<T> copied;
+    if constexpr (!std::is_same_v<D, HostDevice>) {
+      copied.resize(static_cast<std::size_t>(count));
+      D::copy(stream, copied.data(), values, count * static_cast<std::int64_t>(sizeof(T)));
+      D::synchronize(stream);
+      values = copied.data();
+    }
     std::vector<double> converted(static_cast<std::size_t>(count));
     for (std::int64_t i = 0; i < count; ++i) converted[static_cast<std::size_t>(i)] = element_cast<double>(values[i]);
     visitor.visit(id, first, converted);
   }
 };
 
-template <class S, class P>
-class ModelOf final : public Model {
-  using Parameters = ShardedParameters<S, P, CountedThreads>;
+template <class S, class P, class Group>
+class ModelOf final : public BasicModel<typename Group::Device> {
+  using D = typename Group::Device;
+  using Parameters = ShardedParameters<S, P, Group>;
   using Optimizer = ShardedOptimizer<AnyOptimizer, S>;
   using Parameter = typename P::parameter;
   using Gradient = typename P::gradient;
 
 public:
-  ModelOf(ParameterLayout const& layout, CountedThreads& group, Streams<HostDevice> streams, MemoryResource& memory,
-          ModelOptions const& options)
+  ModelOf(ParameterLayout const& layout, Group& group, Streams<D> streams, MemoryResource& memory, ModelOptions const& options)
       : streams_(streams),
         parameters_(layout, group, streams, memory, {options.partition, options.poison_released}),
         optimizer_(parameters_, options.optimizer),
@@ -77,8 +88,8 @@ public:
     ParameterId const id = gradients.ids()[static_cast<std::size_t>(index)];
     if (gradients[index] == nullptr) return;
     bool const first = overwrite && gradients.first_use(id);
-    streams_.compute.enqueue(
-        AddGradient<Parameter, Gradient>{gradients[index], weights_[at(unit)][index], gradients.elements(index), rule, first});
+    D::run(streams_.compute,
+           AddGradient<Parameter, Gradient>{gradients[index], weights_[at(unit)][index], gradients.elements(index), rule, first});
   }
   void hand_over(Unit unit) override { gradients_[at(unit)].hand_over(); }
   void no_gradient(Unit unit) override { training_->no_gradient(unit); }
@@ -88,20 +99,20 @@ public:
     inference_.reset();
   }
 
-  Decision<HostDevice> step(StepOptions const& options) override { return optimizer_.step(parameters_, options); }
-  Decision<HostDevice> reduce(StepOptions const& options) override { return parameters_.reduce(options); }
-  void apply(Decision<HostDevice> const& decision) override { optimizer_.apply(parameters_, decision); }
+  Decision<D> step(StepOptions const& options) override { return optimizer_.step(parameters_, options); }
+  Decision<D> reduce(StepOptions const& options) override { return parameters_.reduce(options); }
+  void apply(Decision<D> const& decision) override { optimizer_.apply(parameters_, decision); }
   void publish() override { parameters_.publish(); }
   void discard_gradients() override { parameters_.discard_gradients(); }
 
   void synchronize() override {
-    HostDevice::synchronize(streams_.communication);
-    HostDevice::synchronize(streams_.compute);
+    D::synchronize(streams_.communication);
+    D::synchronize(streams_.compute);
   }
   void visit(Kept kept, Visitor& visitor) override {
     synchronize();
     auto const visit = [&](SegmentId segment, auto tensor) {
-      detail::for_each_run(partition(), segment, tensor, ConvertAndVisit{visitor});
+      detail::for_each_run(partition(), segment, tensor, ConvertAndVisit<D>{visitor, streams_.compute});
     };
     for (SegmentId segment : partition().segments()) {
       if (kept == Kept::parameters) {
@@ -118,7 +129,7 @@ public:
     auto const all = parameters_.gather_all();
     synchronize();
     for (ParameterId id : partition().layout().parameters())
-      ConvertAndVisit{visitor}(id, all[id].data(), 0, partition().layout().elements(id));
+      ConvertAndVisit<D>{visitor, streams_.compute}(id, all[id].data(), 0, partition().layout().elements(id));
   }
 
   Plan plan(Schedule const& schedule, int rank) const override { return zero::plan<S, P, AnyOptimizer>(partition(), schedule, rank); }
@@ -126,11 +137,11 @@ public:
 private:
   static std::size_t at(Unit unit) { return static_cast<std::size_t>(to_index(unit)); }
 
-  Streams<HostDevice> streams_;
+  Streams<D> streams_;
   Parameters parameters_;
   Optimizer optimizer_;
-  std::optional<TrainingPass<detail::TrainingEngine<S, P, CountedThreads>>> training_;
-  std::optional<InferencePass<detail::TrainingEngine<S, P, CountedThreads>>> inference_;
+  std::optional<TrainingPass<detail::TrainingEngine<S, P, Group>>> training_;
+  std::optional<InferencePass<detail::TrainingEngine<S, P, Group>>> inference_;
   std::vector<decltype(training_->gather(Unit{}))> weights_;
   std::vector<decltype(training_->gradients(Unit{}))> gradients_;
 };
@@ -151,28 +162,30 @@ struct PrecisionOf<PrecisionName::fp64> : Precision<double> {};
 template <>
 struct PrecisionOf<PrecisionName::fp32_bf16> : Precision<float, float, bf16, float> {};
 
+/// A stage by its number.
+template <StageNumber stage>
+using StageOf =
+    Triple<std::conditional_t<shards_parameters(stage), Sharded, Replicated>,
+           std::conditional_t<accumulates_partial(stage), Partial, std::conditional_t<accumulates_sharded(stage), Sharded, Replicated>>,
+           std::conditional_t<shards_states(stage), Sharded, Replicated>>;
+
+/// A model of one of these stages, null for any other.
+template <class P, StageNumber... stages, class Group>
+std::unique_ptr<BasicModel<typename Group::Device>> make_one_of(StageNumber stage, ParameterLayout const& layout, Group& group,
+                                                                Streams<typename Group::Device> streams, MemoryResource& memory,
+                                                                ModelOptions const& options) {
+  std::unique_ptr<BasicModel<typename Group::Device>> result;
+  auto const make_if = [&]<StageNumber number>(std::integral_constant<StageNumber, number>) {
+    if (stage == number) result = std::make_unique<ModelOf<StageOf<number>, P, Group>>(layout, group, streams, memory, options);
+  };
+  (make_if(std::integral_constant<StageNumber, stages>{}), ...);
+  return result;
+}
+
 template <PrecisionName precision>
 std::unique_ptr<Model> ModelMaker<precision>::make(StageNumber stage, ParameterLayout const& layout, CountedThreads& group,
                                                    Streams<HostDevice> streams, MemoryResource& memory, ModelOptions const& options) {
-  auto const make = [&]<class S>(S const*) -> std::unique_ptr<Model> {
-    return std::make_unique<ModelOf<S, PrecisionOf<precision>>>(layout, group, streams, memory, options);
-  };
-  using R = Replicated;
-  using S = Sharded;
-  switch (stage) {
-    case 0: return make(static_cast<Triple<R, Partial, R> const*>(nullptr));
-    case 1: return make(static_cast<Triple<R, Partial, S> const*>(nullptr));
-    case 2: return make(static_cast<Triple<R, S, R> const*>(nullptr));
-    case 3: return make(static_cast<Triple<R, S, S> const*>(nullptr));
-    case 4: return make(static_cast<Triple<R, R, R> const*>(nullptr));
-    case 5: return make(static_cast<Triple<R, R, S> const*>(nullptr));
-    case 6: return make(static_cast<Triple<S, Partial, R> const*>(nullptr));
-    case 7: return make(static_cast<Triple<S, Partial, S> const*>(nullptr));
-    case 8: return make(static_cast<Triple<S, S, R> const*>(nullptr));
-    case 9: return make(static_cast<Triple<S, S, S> const*>(nullptr));
-    case 10: return make(static_cast<Triple<S, R, R> const*>(nullptr));
-    default: return make(static_cast<Triple<S, R, S> const*>(nullptr));
-  }
+  return make_one_of<PrecisionOf<precision>, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11>(stage, layout, group, streams, memory, options);
 }
 
 }  // namespace zero::test

@@ -27,6 +27,25 @@ inline ParameterLayout small_layout() {
   return layout;
 }
 
+/// Two tied parameters, one frozen, units of several sizes.
+inline ParameterLayout tied_layout() {
+  ParameterLayout layout;
+  Unit const embed = layout.add_unit("embed");
+  Unit const block = layout.add_unit("block");
+  Unit const head = layout.add_unit("head");
+  ParameterId const tokens = layout.add(embed, "tokens", {37, 11});
+  layout.add(embed, "positions", {13, 11});
+  layout.add(block, "matrix", {11, 23});
+  layout.add(block, "bias", {23});
+  layout.add(block, "fixed", {9}, {.trainable = false});
+  ParameterId const scale = layout.add(block, "scale", {});
+  layout.add(head, "norm", {11});
+  layout.tie(tokens, head);
+  layout.tie(scale, embed);
+  layout.tie(scale, head);
+  return layout;
+}
+
 /// A layout drawn from `seed`: up to 4 units of up to 4 parameters, about one in four parameters frozen, about one in five tied to other units.
 /// At least one parameter is trainable.
 inline ParameterLayout odd_layout(std::uint64_t seed) {

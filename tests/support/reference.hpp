@@ -12,7 +12,7 @@
 #include <zero/train/initial_values.hpp>
 #include <zero/train/optimizer_step.hpp>
 
-#include "support/training_loop.hpp"
+#include "support/training_passes.hpp"
 #include "support/values.hpp"
 
 namespace zero::test {

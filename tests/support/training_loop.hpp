@@ -1,43 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
-/// The canonical loop of training over `Model`, on ranks that are threads, in every arrangement of streams.
-
-#include <cstdint>
-#include <functional>
-#include <optional>
+/// The canonical loop of training on ranks that are threads, in every arrangement of streams, at all stages and precisions of this build.
 
 #include <zero/comm/run_ranks.hpp>
-#include <zero/device/host_stream.hpp>
 
-#include "support/model.hpp"
 #include "support/precisions.hpp"
+#include "support/training_passes.hpp"
 
 namespace zero::test {
 
-enum class StreamMode {
-  calling,               ///< everything on the calling thread
-  one_worker,            ///< one stream with a worker
-  two_workers,           ///< two of them
-  worker_compute,        ///< communication on the calling thread
-  worker_communication,  ///< computation on the calling thread
-};
-
-struct Setting {
-  PrecisionName precision = PrecisionName::fp32;
-  StageNumber stage = stage0;
-  int ranks = 2;
-  StreamMode streams = StreamMode::calling;
-  std::uint64_t delay_seed = 0;
-  ModelOptions model = {};
-};
-
-/// What a rank's code gets.
-struct Rank {
-  int rank;
-  Model& model;
-  Traffic& traffic;
-  CountingResource& memory;
+/// On ranks that are threads.
+struct Rank : BasicRank<HostDevice> {
   ThreadCommunicator& threads;
 };
 
@@ -49,78 +23,11 @@ void run_models(Setting const& setting, ParameterLayout const& layout, Body cons
     CountedThreads group{Borrowed{threads}, traffic};
     PoisoningResource poisoned{host_memory()};
     CountingResource memory{poisoned};
-    std::optional<HostStream> workers[2];
-    auto const worker = [&](int i) {
-      HostStreamOptions options;
-      if (setting.delay_seed != 0) options.delay_seed = setting.delay_seed * 64 + static_cast<std::uint64_t>(2 * threads.rank() + i + 1);
-      options.max_delay_us = 60;
-      return HostStreamRef(workers[i].emplace(options));
-    };
-    HostStreamRef compute = HostStreamRef::calling_thread();
-    HostStreamRef communication = compute;
-    StreamMode const mode = setting.streams;
-    if (mode != StreamMode::calling && mode != StreamMode::worker_communication) compute = worker(0);
-    if (mode == StreamMode::two_workers || mode == StreamMode::worker_communication) communication = worker(1);
-    if (mode == StreamMode::one_worker) communication = compute;
-    auto const model =
-        make_model(setting.precision, setting.stage, layout, group, Streams<HostDevice>{compute, communication}, memory, setting.model);
-    body(Rank{threads.rank(), *model, traffic, memory, threads});
+    HostStreams const streams(setting, threads.rank());
+    auto const model = make_model(setting.precision, setting.stage, layout, group, streams.streams(), memory, setting.model);
+    body(Rank{{threads.rank(), *model, traffic, memory}, threads});
     model->synchronize();
   });
-}
-
-/// What a rank does with the gradients of a unit in one pass.
-enum class Use {
-  adds,     ///< opens them, adds to them, hands them over
-  nothing,  ///< says that it has none
-  skips,    ///< as no rank touches them
-};
-
-/// The training passes of one step.
-struct Passes {
-  std::int64_t micro_batches = 1;
-  std::int64_t inference_passes = 0;
-  bool tell_last = true;         ///< the last pass is declared to be the last
-  bool backward_gathers = true;  ///< else weights are held from forward to backward
-  bool overwrite = false;        ///< kernels overwrite on first use, the library does not zero
-  std::function<GradientRule(int rank, std::int64_t micro_batch, Unit, ParameterId)> rule = nullptr;
-  std::function<Use(int rank, std::int64_t micro_batch, Unit)> use = nullptr;
-};
-
-inline void run_passes(Rank const& rank, Passes const& passes) {
-  Model& model = rank.model;
-  ParameterLayout const& layout = model.partition().layout();
-  for (std::int64_t i = 0; i < passes.inference_passes; ++i) {
-    model.begin_inference();
-    for (Unit unit : layout.units()) {
-      model.gather(unit);
-      model.release(unit);
-    }
-    model.end_pass();
-  }
-  for (std::int64_t m = 0; m < passes.micro_batches; ++m) {
-    model.begin_training(passes.tell_last && m + 1 == passes.micro_batches);
-    for (Unit unit : layout.units()) {
-      model.gather(unit);
-      if (passes.backward_gathers) model.release(unit);
-    }
-    for (Unit unit : layout.units().reversed()) {
-      if (passes.backward_gathers) model.gather(unit);
-      Use const use = passes.use ? passes.use(rank.rank, m, unit) : Use::adds;
-      if (use == Use::adds) {
-        model.open_gradients(unit, !passes.overwrite);
-        auto const ids = layout.parameters(unit);
-        for (std::size_t i = 0; i < ids.size(); ++i) {
-          model.add_gradient(unit, static_cast<std::int32_t>(i), passes.rule(rank.rank, m, unit, ids[i]), passes.overwrite);
-        }
-        model.hand_over(unit);
-      } else if (use == Use::nothing) {
-        model.no_gradient(unit);
-      }
-      model.release(unit);
-    }
-    model.end_pass();
-  }
 }
 
 }  // namespace zero::test

@@ -29,8 +29,8 @@ using Values = std::vector<std::vector<double>>;
 class RankValues final : public Visitor {
 public:
   RankValues() = default;
-  RankValues(Model& model, Kept kept) : values(empty_values(model.partition().layout())), held(values) { model.visit(kept, *this); }
-  static RankValues whole(Model& model) {
+  RankValues(AnyModel& model, Kept kept) : values(empty_values(model.partition().layout())), held(values) { model.visit(kept, *this); }
+  static RankValues whole(AnyModel& model) {
     RankValues result;
     result.values = empty_values(model.partition().layout());
     result.held = result.values;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "support/accounts.hpp"
 #include "support/odd_layouts.hpp"
 #include "support/ranks.hpp"
 #include "support/sanitized.hpp"
@@ -19,70 +20,17 @@
 namespace {
 
 using namespace zero::test;
-using zero::ParameterId;
 using zero::ParameterLayout;
 using zero::Purpose;
 using zero::Subject;
-using zero::Unit;
-
-constexpr Purpose purposes[] = {Purpose::parameters,       Purpose::gradients, Purpose::optimizer_states, Purpose::gathered,
-                                Purpose::gradient_scratch, Purpose::staging,   Purpose::control};
-constexpr Subject subjects[] = {Subject::user, Subject::parameters, Subject::gradients, Subject::optimizer_states, Subject::control};
-
-/// What one rank saw, and what was planned for it.
-struct Account {
-  zero::Plan plan;
-  std::int64_t received[zero::subject_count] = {};  ///< in the second step
-  std::int64_t calls = 0;                           ///< in all steps
-  std::int64_t counted = 0;                         ///< bytes of all steps and the start
-  std::int64_t copied = 0;
-  std::int64_t live[zero::purpose_count] = {};  ///< after each step; of the last
-  std::int64_t peak[zero::purpose_count] = {};
-  bool at_baseline = true;       ///< after the third step as after the second
-  std::int64_t allocations = 0;  ///< in the second and third step
-};
-
-Passes plain_passes(zero::Schedule const& schedule) {
-  Passes passes;
-  passes.micro_batches = schedule.micro_batches;
-  passes.inference_passes = schedule.inference_passes;
-  passes.backward_gathers = schedule.backward_gathers;
-  passes.rule = [](int, std::int64_t, Unit, ParameterId) { return GradientRule::constant(0.25); };
-  return passes;
-}
 
 std::vector<Account> accounts_of(Setting const& setting, ParameterLayout const& layout, zero::Schedule schedule) {
   schedule.overlapped = setting.streams != StreamMode::calling && setting.streams != StreamMode::one_worker;
   std::vector<Account> result(static_cast<std::size_t>(setting.ranks));
   run_models(setting, layout, [&](Rank rank) {
     Account& mine = result[static_cast<std::size_t>(rank.rank)];
-    Passes const passes = plain_passes(schedule);
-    rank.model.initialize(3, zero::InitialValue::normal(0, 1));
-    std::int64_t allocations = 0;
-    for (int step = 0; step < 3; ++step) {
-      std::int64_t before[zero::subject_count];
-      for (Subject s : subjects) before[static_cast<int>(s)] = rank.traffic.received_bytes(s);
-      run_passes(rank, passes);
-      static_cast<void>(rank.model.step(schedule.step).wait());
-      rank.model.synchronize();
-      if (step == 0) allocations = rank.memory.allocations();
-      for (Subject s : subjects) {
-        std::int64_t const bytes = rank.traffic.received_bytes(s) - before[static_cast<int>(s)];
-        if (step > 0) mine.at_baseline = mine.at_baseline && (step == 1 || bytes == mine.received[static_cast<int>(s)]);
-        mine.received[static_cast<int>(s)] = bytes;
-      }
-      for (Purpose p : purposes) {
-        std::int64_t const bytes = rank.memory.live(p);
-        mine.at_baseline = mine.at_baseline && (step == 0 || bytes == mine.live[static_cast<int>(p)]);
-        mine.live[static_cast<int>(p)] = bytes;
-        mine.peak[static_cast<int>(p)] = rank.memory.peak(p);
-      }
-    }
-    mine.plan = rank.model.plan(schedule, rank.rank);
-    mine.calls = rank.traffic.calls();
-    mine.counted = rank.traffic.received_bytes();
+    mine = account_of(rank, schedule);
     mine.copied = rank.threads.bytes_copied();
-    mine.allocations = rank.memory.allocations() - allocations;
   });
   return result;
 }
@@ -90,23 +38,7 @@ std::vector<Account> accounts_of(Setting const& setting, ParameterLayout const& 
 void check(std::vector<Account> const& accounts) {
   for (std::size_t r = 0; r < accounts.size(); ++r) {
     INFO("rank ", r);
-    Account const& mine = accounts[r];
-    CHECK(mine.copied == mine.counted);
-    CHECK(mine.at_baseline);
-    CHECK(mine.allocations == 0);
-    for (Subject s : subjects) {
-      INFO(std::string(zero::name(s)));
-      CHECK(mine.received[static_cast<int>(s)] == mine.plan.received_bytes(s));
-    }
-    for (Purpose p : purposes) {
-      INFO(std::string(zero::name(p)));
-      CHECK(mine.live[static_cast<int>(p)] == mine.plan.bytes(p));
-      CHECK(mine.peak[static_cast<int>(p)] == mine.plan.bytes(p));
-    }
-    if (accounts.size() == 1) {
-      CHECK(mine.calls == 0);
-      CHECK(mine.counted == 0);
-    }
+    zero::test::check(accounts[r], static_cast<int>(accounts.size()));
   }
 }
 

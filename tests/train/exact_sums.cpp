@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "support/exact_passes.hpp"
 #include "support/odd_layouts.hpp"
 #include "support/ranks.hpp"
 #include "support/reference.hpp"
+#include "support/training_loop.hpp"
 
 namespace {
 
@@ -21,12 +23,6 @@ using zero::ParameterLayout;
 using zero::Subject;
 using zero::Unit;
 
-/// The largest integer below which the precision's gradients hold every integer.
-double exact_limit(PrecisionName precision) {
-  if (precision == PrecisionName::fp32 || precision == PrecisionName::fp64) return 16777216;
-  return precision == PrecisionName::half ? 2048 : 256;
-}
-
 struct Plan {
   PrecisionName precision;
   int ranks;
@@ -35,33 +31,6 @@ struct Plan {
   AnyOptimizer optimizer = AnyOptimizer::make_sgd(0.125);
   zero::StepOptions options = {};
 };
-
-/// Integer gradients, small enough for every sum to be exact; some units are skipped by all ranks, some by one.
-Passes integer_passes(std::uint64_t seed, int ranks, std::int64_t micro_batches, bool odd_uses) {
-  std::int64_t const terms = ranks * micro_batches;
-  int const one_in = terms > 64 ? static_cast<int>(terms / 64) : 2;
-  int const largest = terms > 64 ? 1 : 3;
-  Passes passes;
-  passes.micro_batches = micro_batches;
-  passes.rule = [=](int rank, std::int64_t m, Unit unit, ParameterId id) {
-    auto const key = zero::Hasher{}
-                         .add(seed)
-                         .add(static_cast<std::uint64_t>(rank))
-                         .add(static_cast<std::uint64_t>(m))
-                         .add(static_cast<std::uint64_t>(to_index(unit)))
-                         .add(static_cast<std::uint64_t>(to_index(id)))
-                         .value();
-    return GradientRule::integers(key, one_in, largest);
-  };
-  if (odd_uses) {
-    passes.use = [=](int rank, std::int64_t m, Unit unit) {
-      auto const bits = zero::Hasher{}.add(seed).add(static_cast<std::uint64_t>(m)).add(static_cast<std::uint64_t>(to_index(unit))).value();
-      if (bits % 5 == 0) return Use::skips;
-      return zero::Hasher{}.add(bits).add(static_cast<std::uint64_t>(rank)).value() % 4 == 0 ? Use::nothing : Use::adds;
-    };
-  }
-  return passes;
-}
 
 /// Runs the plan at one stage and compares with the reference after each step.
 void check_stage(Plan const& plan, zero::test::StageNumber stage, std::uint64_t variation) {

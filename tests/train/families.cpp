@@ -22,25 +22,6 @@ using zero::ParameterId;
 using zero::ParameterLayout;
 using zero::Unit;
 
-/// Two tied parameters, one frozen, units of several sizes.
-ParameterLayout tied_layout() {
-  ParameterLayout layout;
-  Unit const embed = layout.add_unit("embed");
-  Unit const block = layout.add_unit("block");
-  Unit const head = layout.add_unit("head");
-  ParameterId const tokens = layout.add(embed, "tokens", {37, 11});
-  layout.add(embed, "positions", {13, 11});
-  layout.add(block, "matrix", {11, 23});
-  layout.add(block, "bias", {23});
-  layout.add(block, "fixed", {9}, {.trainable = false});
-  ParameterId const scale = layout.add(block, "scale", {});
-  layout.add(head, "norm", {11});
-  layout.tie(tokens, head);
-  layout.tie(scale, embed);
-  layout.tie(scale, head);
-  return layout;
-}
-
 /// What a run leaves, in one number each.
 struct Outcome {
   std::uint64_t parameters = 0;
@@ -73,14 +54,7 @@ Outcome outcome_of(Run const& run, ParameterLayout const& layout) {
     for (int step = 0; step < run.steps; ++step) {
       Passes passes = run.passes;
       passes.micro_batches = run.micro_batches;
-      passes.rule = [step](int r, std::int64_t m, Unit unit, ParameterId id) {
-        auto const key = zero::Hasher{}
-                             .add(static_cast<std::uint64_t>(step * 64 + r))
-                             .add(static_cast<std::uint64_t>(m * 64 + to_index(unit)))
-                             .add(static_cast<std::uint64_t>(to_index(id)))
-                             .value();
-        return GradientRule::noise(key, 1.0, 0.1);
-      };
+      passes.rule = noise_of_step(step);
       run_passes(rank, passes);
       zero::StepReport const report = rank.model.step({.max_norm = 0.5}).wait();
       history.add(std::bit_cast<std::uint64_t>(report.norm)).add(std::bit_cast<std::uint64_t>(report.coefficient));
@@ -180,7 +154,7 @@ TEST_CASE("field case 50: overlap, streams and their timing change no bit") {
   }
 }
 
-TEST_CASE("alignments, poison, held weights, overwriting kernels and the word `last` change no bit") {
+TEST_CASE("field case 51: alignments, poison, held weights, overwriting kernels and the word `last` change no bit") {
   int const ranks = zero::test::ranks();
   for (int stage = 0; stage < stage_count; ++stage) {
     Run const plain{{.precision = PrecisionName::bf16, .stage = stage, .ranks = ranks}, 2, 4};

@@ -12,6 +12,7 @@
 
 #include "support/odd_layouts.hpp"
 #include "support/reference.hpp"
+#include "support/training_loop.hpp"
 
 namespace {
 

@@ -11,6 +11,7 @@
 
 #include <zero/comm/counting.hpp>
 #include <zero/comm/nccl.hpp>
+#include <zero/comm/nccl_memory.hpp>
 #include <zero/comm/ordered.hpp>
 #include <zero/device/cuda_memory.hpp>
 
@@ -81,6 +82,38 @@ void check_ordered() {
   }
 }
 
+#if defined(ZERO_TEST_STANDIN)
+/// Training in memory from NCCL's allocator, with and without windows: the bits of plain memory.
+template <class S, class P>
+void check_nccl_memory() {
+  int const ranks = zero::test::ranks();
+  auto const expected = over_nccl<S, P>(ranks, false, 0, [](NcclCommunicator& comm, MemoryResource&) { return zero::Borrowed{comm}; });
+  for (bool const windows : {false, true}) {
+    CAPTURE(windows);
+    zero::test::need_devices(ranks, 3);
+    std::vector<GroupTrained> results(static_cast<std::size_t>(ranks));
+    zero::test::run_nccl(ranks, [&](NcclCommunicator& comm) {
+      CudaStream const compute;
+      CudaStream const communication;
+      zero::NcclMemory memory(comm, {.windows = windows});
+      zero::Traffic traffic;
+      zero::Counting counting{zero::Borrowed{comm}, traffic};
+      std::vector<std::int64_t> registered;  // after each step
+      results[static_cast<std::size_t>(comm.rank())] =
+          zero::test::train_group<S, P>(counting, {compute, communication}, memory, traffic, false,
+                                        [&] { registered.push_back(zero::standin::nccl_calls("ncclCommWindowRegister", comm.rank())); });
+      // What passes need is allocated in the first one; in later steps nobody waits for peers to register.
+      CHECK((registered[0] > 0) == windows);
+      CHECK(registered == std::vector<std::int64_t>(3, registered[0]));
+      CHECK(memory.windows() == 0);
+      comm.finalize();
+    });
+    CHECK((results == expected));
+    CHECK(zero::standin::live_nccl() == zero::standin::NcclLive{});
+  }
+}
+#endif
+
 using Fp32 = zero::Precision<float>;
 using Bf16 = zero::Precision<zero::bf16>;
 using Half = zero::Precision<zero::half>;
@@ -105,3 +138,11 @@ TEST_CASE("field case 112: any gradients over NCCL give the bits of the threads 
   SUBCASE("Stage2, fp32") { check_ordered<zero::Stage2, Fp32>(); }
   SUBCASE("Stage3, bf16") { check_ordered<zero::Stage3, Bf16>(); }
 }
+
+#if defined(ZERO_TEST_STANDIN)
+TEST_CASE(
+    "field case 115: memory from NCCL, whose windows are registered in the first step at the latest, gives the bits of plain memory") {
+  SUBCASE("Stage1, bf16") { check_nccl_memory<zero::Stage1, Bf16>(); }
+  SUBCASE("Stage3, fp32") { check_nccl_memory<zero::Stage3, Fp32>(); }
+}
+#endif

@@ -72,7 +72,7 @@ public:
       : NcclCommunicator(id, place, options, std::make_shared<detail::NcclDomain>(), where) {}
 
   /// Uses a communicator that stays its owner's, who must keep it until this object has ended. Nobody else may call it meanwhile.
-  /// @throws UsageError for null or an NCCL before 2.18; NcclError; DeviceError.
+  /// @throws UsageError for null or an NCCL before 2.18; NcclError; DeviceError. Then it is not aborted, whatever the options: its owner ends it.
   [[nodiscard]] static NcclCommunicator adopt(ncclComm_t comm, NcclAdoptOptions const& options = {},
                                               SourceLocation where = SourceLocation::current()) {
     if (comm == nullptr) throw UsageError("adopt: the ncclComm_t is null", where);

@@ -154,10 +154,10 @@ template <Broadcasts<std::uint8_t> Host>
   ncclConfig_t config = detail::nonblocking(options.config);
   std::vector<ncclResult_t> results;
   results.reserve(handles.size());
-  detail::check_nccl("ncclGroupStart", ncclGroupStart());
   cudaError_t device_error = cudaSuccess;
   {
     detail::CudaDeviceGuard const guard(devices[0], where);
+    detail::check_nccl("ncclGroupStart", ncclGroupStart());  // Nothing throws before the group's end.
     for (int rank = 0; rank < ranks && device_error == cudaSuccess; ++rank) {
       auto const r = static_cast<std::size_t>(rank);
       device_error = cudaSetDevice(devices[r]);
@@ -180,7 +180,8 @@ template <Broadcasts<std::uint8_t> Host>
   for (std::size_t r = 0; r < results.size(); ++r) {
     try {
       handles[r]->take("ncclCommInitRankConfig", results[r]);
-    } catch (...) {  // Kept by the domain. The others are taken too, so that they are aborted.
+    } catch (...) {  // The others are taken too, so that they are aborted.
+      handles[r]->family().fail(std::current_exception());
       failed = true;
     }
   }

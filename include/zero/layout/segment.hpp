@@ -11,6 +11,9 @@
 namespace zero {
 
 /// Where the cuts may be.
+///
+/// With the defaults every array that a collective moves begins at, and holds, a multiple of 16 bytes. Smaller alignments save padding. They are
+/// allowed: no result but the last bits of the norm depends on them (norm.hpp says how), yet kernels and NCCL copy less at a time.
 struct PartitionOptions {
   std::int64_t shard_alignment = 128;     ///< every shard begins at, and holds, a multiple of this [elements]
   std::int64_t parameter_alignment = 32;  ///< every parameter begins at a multiple of this in its segment [elements]

@@ -204,7 +204,7 @@ struct Runtime {
   std::mutex mutex;
   Options options;
   Failure failure;
-  std::map<std::string, std::int64_t> calls;
+  std::map<std::pair<std::string, int>, std::int64_t> calls;  // by function and device
   std::int64_t all_calls = 0;
   std::int64_t matching_calls = 0;
   std::uint64_t streams_made = 0;
@@ -223,15 +223,7 @@ struct Runtime {
   }
 
   /// The error that this call was made to have.
-  cudaError_t count(char const* function) {
-    std::lock_guard const lock(mutex);
-    ++all_calls;
-    ++calls[function];
-    if (failure.call == 0 || (!failure.function.empty() && failure.function != function)) return cudaSuccess;
-    ++matching_calls;
-    bool const fails = matching_calls == failure.call || (failure.from_then_on && matching_calls > failure.call);
-    return fails ? failure.error : cudaSuccess;
-  }
+  cudaError_t count(char const* function);
 };
 
 Runtime& runtime() {
@@ -248,6 +240,18 @@ struct ThisThread {
 ThisThread& this_thread() {
   thread_local ThisThread state;
   return state;
+}
+
+cudaError_t Runtime::count(char const* function) {
+  int const device = this_thread().device;
+  std::lock_guard const lock(mutex);
+  ++all_calls;
+  ++calls[{function, device}];
+  if (failure.call == 0 || (!failure.function.empty() && failure.function != function)) return cudaSuccess;
+  if (failure.device >= 0 && failure.device != device) return cudaSuccess;
+  ++matching_calls;
+  bool const fails = matching_calls == failure.call || (failure.from_then_on && matching_calls > failure.call);
+  return fails ? failure.error : cudaSuccess;
 }
 
 cudaError_t result(cudaError_t error) {
@@ -417,7 +421,18 @@ std::int64_t calls() {
 
 std::int64_t calls(std::string const& function) {
   std::lock_guard const lock(runtime().mutex);
-  return runtime().calls[function];
+  std::int64_t sum = 0;
+  for (auto const& [of, count] : runtime().calls) sum += of.first == function ? count : 0;
+  return sum;
+}
+
+std::map<std::string, std::int64_t> calls_of(int device) {
+  std::lock_guard const lock(runtime().mutex);
+  std::map<std::string, std::int64_t> result;
+  for (auto const& [of, count] : runtime().calls) {
+    if (of.second == device) result[of.first] = count;
+  }
+  return result;
 }
 
 Live live() {

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 
 namespace zero::standin {
@@ -39,6 +40,7 @@ struct Failure {
   std::string function = {};                   ///< Counts only calls of this function; empty: of all.
   cudaError_t error = cudaErrorLaunchFailure;  ///< What the call returns; it has no other effect.
   bool from_then_on = false;                   ///< All such calls after it fail too, as after an error of a kernel.
+  int device = -1;                             ///< Counts only calls of threads on which this device is current; -1: of all.
 };
 
 /// Lets a call fail. Calls that CUDA defines not to fail (error names and texts, cudaGetLastError) are neither counted nor made to fail, nor are
@@ -49,6 +51,8 @@ void fail(Failure const& failure);
 [[nodiscard]] std::int64_t calls();
 /// The same, of one function.
 [[nodiscard]] std::int64_t calls(std::string const& function);
+/// The same, of every function that was called, by threads on which this device was current.
+[[nodiscard]] std::map<std::string, std::int64_t> calls_of(int device);
 
 /// What was made and not given back.
 struct Live {

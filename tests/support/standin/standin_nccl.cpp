@@ -287,6 +287,8 @@ void run_job(void* data) {
 
 }  // namespace
 
+struct ncclWindow_vidmem;
+
 /// NCCL's opaque type.
 struct ncclComm {
   std::shared_ptr<Group> group;
@@ -301,6 +303,7 @@ struct ncclComm {
   std::int64_t collectives = 0;
   std::int64_t splits = 0;
   std::int64_t windows = 0;
+  std::set<ncclWindow_vidmem*> live_windows{};
   std::map<int, double> reductions;
   int reductions_made = 0;
   std::atomic<int> inside = 0;  // threads that block in a call: an abort waits until they have left
@@ -362,6 +365,12 @@ bool made_to_fail(char const* function, ncclResult_t& result, bool& later) {
   return true;
 }
 
+/// For what does its work even where it fails.
+#define STANDIN_NCCL_ENDS(function)   \
+  ncclResult_t made_to = ncclSuccess; \
+  bool made_to_later = false;         \
+  static_cast<void>(made_to_fail(#function, made_to, made_to_later))
+
 #define STANDIN_NCCL(function)        \
   ncclResult_t made_to = ncclSuccess; \
   bool made_to_later = false;         \
@@ -392,14 +401,16 @@ ncclComm_t make_comm(std::shared_ptr<Group> group, int rank, int device, bool bl
   return comm;
 }
 
-/// The communicator's memory goes; operations that still run keep what they need.
+/// The communicator's memory goes, and its windows; operations that still run keep what they need.
 void free_comm(ncclComm_t comm) {
   {
     std::lock_guard const lock(library().mutex);
     library().live.erase(comm);
     --library().counts.communicators;
     library().counts.reductions -= static_cast<std::int64_t>(comm->reductions.size());
+    library().counts.windows -= static_cast<std::int64_t>(comm->live_windows.size());
   }
+  for (ncclWindow_vidmem* const window : comm->live_windows) delete window;
   delete comm;
 }
 
@@ -447,7 +458,7 @@ ncclResult_t poll(ncclComm_t comm) {
   }
   if (!comm->pending()) return ncclInProgress;
   comm->pending = nullptr;
-  return ncclSuccess;
+  return static_cast<ncclResult_t>(comm->life->error.load());  // of a launch
 }
 
 bool launch(ncclComm_t comm, cudaStream_t stream, std::vector<Call> const& calls) {
@@ -545,6 +556,15 @@ std::int64_t nccl_calls(std::string const& function, int rank) {
   std::int64_t sum = 0;
   for (auto const& [key, count] : library().calls) sum += key.first == function && (rank < 0 || key.second == rank) ? count : 0;
   return sum;
+}
+
+std::map<std::string, std::int64_t> nccl_calls_of(int rank) {
+  std::lock_guard const lock(library().mutex);
+  std::map<std::string, std::int64_t> result;
+  for (auto const& [key, count] : library().calls) {
+    if (key.second == rank) result[key.first] = count;
+  }
+  return result;
 }
 
 std::int64_t nccl_calls() {
@@ -675,18 +695,18 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  STANDIN_NCCL(ncclCommDestroy);
+  STANDIN_NCCL_ENDS(ncclCommDestroy);
   demand_alive(comm, "ncclCommDestroy");
   {
     std::unique_lock lock(comm->group->mutex);
     comm->group->changed.wait(lock, [&] { return comm->life->in_flight == 0; });
   }
   free_comm(comm);
-  return ncclSuccess;
+  return made_to;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  STANDIN_NCCL(ncclCommAbort);
+  STANDIN_NCCL_ENDS(ncclCommAbort);
   demand_alive(comm, "ncclCommAbort");
   std::shared_ptr<Group> const group = comm->group;
   {
@@ -695,8 +715,13 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     group->changed.notify_all();
   }
   while (comm->inside.load() > 0) std::this_thread::yield();
+  {
+    // Nobody listens any more where the ranks were to meet.
+    std::lock_guard const lock(library().mutex);
+    std::erase_if(library().starting, [&](auto const& entry) { return entry.second == group; });
+  }
   free_comm(comm);
-  return ncclSuccess;
+  return made_to;
 }
 
 #if NCCL_VERSION_CODE >= 22809
@@ -784,12 +809,12 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTyp
 }
 
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
-  STANDIN_NCCL(ncclRedOpDestroy);
+  STANDIN_NCCL_ENDS(ncclRedOpDestroy);
   demand_alive(comm, "ncclRedOpDestroy");
   if (comm->reductions.erase(static_cast<int>(op)) == 0) return refuse(ncclInvalidArgument, "ncclRedOpDestroy: no such reduction");
   std::lock_guard const lock(library().mutex);
   --library().counts.reductions;
-  return ncclSuccess;
+  return made_to;
 }
 
 ncclResult_t ncclAllGather(void const* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
@@ -858,11 +883,11 @@ ncclResult_t ncclMemAlloc(void** block, size_t bytes) {
 }
 
 ncclResult_t ncclMemFree(void* block) {
-  STANDIN_NCCL(ncclMemFree);
-  if (cudaFree(block) != cudaSuccess) return refuse(ncclUnhandledCudaError, "ncclMemFree: cudaFree failed");
+  STANDIN_NCCL_ENDS(ncclMemFree);
+  bool const freed = cudaFree(block) == cudaSuccess;
   std::lock_guard const lock(library().mutex);
   --library().counts.blocks;
-  return ncclSuccess;
+  return freed ? made_to : refuse(ncclUnhandledCudaError, "ncclMemFree: cudaFree failed");
 }
 
 #if NCCL_VERSION_CODE >= 22700
@@ -888,20 +913,22 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* block, size_t bytes, 
     std::lock_guard const lock(library().mutex);
     if (library().options.null_windows) return true;
     *window = new ncclWindow_vidmem{comm};
+    comm->live_windows.insert(*window);
     ++library().counts.windows;
     return true;
   });
 }
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
-  STANDIN_NCCL(ncclCommWindowDeregister);
+  STANDIN_NCCL_ENDS(ncclCommWindowDeregister);
   demand_alive(comm, "ncclCommWindowDeregister");
   if (window == nullptr || window->comm != comm)
     return refuse(ncclInvalidArgument, "ncclCommWindowDeregister: another communicator's window");
-  delete window;
   std::lock_guard const lock(library().mutex);
+  comm->live_windows.erase(window);
+  delete window;
   --library().counts.windows;
-  return ncclSuccess;
+  return made_to;
 }
 #endif
 

@@ -11,6 +11,7 @@
 #include <nccl.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 namespace zero::standin {
@@ -36,10 +37,13 @@ struct NcclFailure {
   ncclResult_t result = ncclSystemError;  ///< What it returns.
   bool later = false;                     ///< It succeeds, its operation hangs, and the communicator reports the result when asked.
 };
+/// What gives something back (ncclCommDestroy, ncclCommAbort, ncclMemFree, ncclRedOpDestroy, ncclCommWindowDeregister) does so even where it fails.
 void fail_nccl(NcclFailure const& failure);
 
 /// How often a function was called since the reset.
 [[nodiscard]] std::int64_t nccl_calls(std::string const& function, int rank = -1);
+/// The same, of every function that was called.
+[[nodiscard]] std::map<std::string, std::int64_t> nccl_calls_of(int rank);
 /// How often any function was called.
 [[nodiscard]] std::int64_t nccl_calls();
 

@@ -88,6 +88,7 @@ public:
     CudaDeviceGuard const guard(device_, SourceLocation::current());
     scratch_ = NcclScratch(scratch_bytes + std::int64_t{16} * size_);
     if (size_ > 1) flight_.prepare(SourceLocation::current());
+    taken_.store(true, std::memory_order_release);
   }
 
   /// For who calls NCCL: nobody else does until `unlock`.
@@ -188,6 +189,8 @@ public:
         settle("ncclCommFinalize", ncclCommFinalize(native()));
         // What failed is not to be destroyed again.
         check("ncclCommDestroy", ncclCommDestroy(comm_.exchange(nullptr, std::memory_order_acq_rel)));
+      } else {
+        forget_reductions();
       }
       comm_.store(nullptr, std::memory_order_release);
     } catch (...) {
@@ -322,7 +325,7 @@ private:
   }
 
   void abort(ncclComm_t comm) noexcept {
-    if (ownership_.may_abort) {
+    if (ownership_.may_abort && (ownership_.owned || taken_.load(std::memory_order_acquire))) {
       static_cast<void>(ncclCommAbort(comm));  // There is no way to report a failure of this.
       return;
     }
@@ -365,6 +368,7 @@ private:
 
   std::shared_ptr<NcclFamily> family_;
   NcclOwnership ownership_;
+  std::atomic<bool> taken_ = false;  // until then what is adopted is its owner's to end
   ncclComm_t slot_ = nullptr;
   std::atomic<ncclComm_t> comm_ = nullptr;
   int rank_;
