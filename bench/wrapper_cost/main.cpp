@@ -68,7 +68,8 @@ int main(int argc, char** argv) {
     static void (*work)(Objects&) = way == "raw" ? c.raw : way == "zero" ? c.zero : +[](Objects&) {};
     Objects objects;
     auto const call = [](void* data) { work(*static_cast<Objects*>(data)); };
-    for (int i = 0; i < calls; ++i) call(&objects);  // What is remembered for the watchdog has its room afterwards, and the watchdog has looked.
+    for (int i = 0; i < calls; ++i)
+      call(&objects);  // What is remembered for the watchdog has its room afterwards, and the watchdog has looked.
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     measured(call, &objects);
     return 0;

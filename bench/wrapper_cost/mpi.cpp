@@ -50,9 +50,7 @@ constexpr Case cases[] = {
        MPI_Ireduce_scatter_block(memory, memory + 2 * count, count, MPI_FLOAT, MPI_SUM, o.comm.native_handle(), &request);
        wait(request);
      },
-     [](Objects& o) {
-       o.comm.enqueue(o.here, zero::ReduceScatter<float>{.send = memory, .receive = memory + 2 * count, .count = count});
-     }},
+     [](Objects& o) { o.comm.enqueue(o.here, zero::ReduceScatter<float>{.send = memory, .receive = memory + 2 * count, .count = count}); }},
     {"all-reduce",
      [](Objects& o) {
        MPI_Request request = MPI_REQUEST_NULL;

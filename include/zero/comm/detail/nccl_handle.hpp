@@ -190,6 +190,7 @@ public:
         // What failed is not to be destroyed again.
         check("ncclCommDestroy", ncclCommDestroy(comm_.exchange(nullptr, std::memory_order_acq_rel)));
       } else {
+        settle("ncclCommGetAsyncError", ncclSuccess);
         forget_reductions();
       }
       comm_.store(nullptr, std::memory_order_release);

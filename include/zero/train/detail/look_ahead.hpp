@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include <zero/core/plain_array.hpp>
 #include <zero/layout/partition.hpp>
@@ -70,16 +71,13 @@ public:
     }
   }
 
-  constexpr void started(SegmentId segment) noexcept {
-    ahead_[at(segment)] = 1;
-    in_advance_ += partition_->segment(segment).padded_elements;
+  constexpr void started(SegmentId segment) {
+    ahead_[at(segment)] = partition_->segment(segment).padded_elements;
+    in_advance_ += ahead_[at(segment)];
   }
   [[nodiscard]] constexpr bool is_ahead(SegmentId segment) const noexcept { return ahead_[at(segment)] != 0; }
   /// It is used, or was let go of.
-  constexpr void arrived(SegmentId segment) noexcept {
-    ahead_[at(segment)] = 0;
-    in_advance_ -= partition_->segment(segment).padded_elements;
-  }
+  constexpr void arrived(SegmentId segment) noexcept { in_advance_ -= std::exchange(ahead_[at(segment)], 0); }
 
 private:
   [[nodiscard]] static constexpr std::int64_t largest_unit(Partition const& partition) {
@@ -105,7 +103,7 @@ private:
   Partition const* partition_;
   std::int64_t budget_;
   std::int64_t in_advance_ = 0;
-  PlainArray<unsigned char> ahead_;
+  PlainArray<std::int64_t> ahead_;  // elements of each segment that is on its way, or there, and not in use yet
   PassKind kind_ = PassKind::none;
   PlainArray<Unit> orders_[2];  // of the last training pass and the last inference pass
   std::size_t next_ = 0;        // place in the order
