@@ -43,7 +43,7 @@ bool compare(std::vector<gpt::RunResult> const& runs, gpt::Options const& option
     good = good && same;
   };
   std::printf("\n");
-  if (runs.size() == 4 && options.communicator == gpt::Transport::nccl && options.ranks > 2) {
+  if (runs.size() == 4 && options.device == gpt::Processor::cuda && options.ranks > 2) {
     std::printf("losses of the stages: not compared to the last bit, because NCCL chooses its orders of addition\n");
   } else if (runs.size() == 4) {
     bool const first = gpt::same_losses(runs[0], runs[1]);

@@ -110,8 +110,13 @@ inline void check_ranks(Options& options, bool has_ranks) {
   if (has_ranks && options.communicator == Transport::nccl)
     throw OptionError("--ranks: with --communicator nccl it is torchrun, Slurm or mpirun that says how many");
   if (options.communicator == Transport::threads && options.device == Processor::cuda) {
-    if (has_ranks && options.ranks != 1) throw OptionError("--ranks: with --device cuda several ranks need --communicator nccl");
-    options.ranks = 1;
+    if (!has_ranks) options.ranks = 1;
+#if !defined(ZERO_HAS_NCCL)
+    if (options.ranks != 1) {
+      throw OptionError(
+          "--ranks: GPUs talk over NCCL, also between threads, and this program was built without it; configure with -DZERO_NCCL=ON");
+    }
+#endif
   }
 }
 
@@ -132,7 +137,7 @@ inline std::span<OptionEntry const> option_table() {
       {"--ranks", "N", "ranks, threads of this process", [](Options& o, S n, S t) { set_number(o.ranks, n, t, 1, 1024); }},
       {"--communicator", "threads|mpi|nccl",
        "what the ranks are; mpi, nccl: processes, which mpirun has started, for nccl also torchrun or Slurm", set_communicator},
-      {"--device", "host|cuda", "where the ranks compute; cuda: a GPU a rank; several ranks need --communicator nccl", set_device},
+      {"--device", "host|cuda", "where the ranks compute; cuda: a GPU a rank", set_device},
       {"--precision", "fp32|bf16", "element type of parameters and gradients; masters are fp32",
        [](Options& o, S n, S t) {
          if (t != "fp32" && t != "bf16") throw OptionError(std::string(n) + ": expected fp32 or bf16, not '" + std::string(t) + "'");

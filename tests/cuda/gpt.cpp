@@ -123,7 +123,7 @@ TEST_CASE("training_on_cuda_gives_the_losses_and_the_text_of_the_host") {
 
 #if defined(ZERO_HAS_NCCL)
 
-TEST_CASE("two_ranks_over_nccl_give_the_losses_of_two_threads") {
+TEST_CASE("two_ranks_over_nccl_processes_or_threads_give_the_losses_of_two_threads") {
   using Precision = zero::Precision<zero::bf16>;
   gpt::Text const text = some_text();
   gpt::Options const options = few_steps(2);
@@ -139,6 +139,8 @@ TEST_CASE("two_ranks_over_nccl_give_the_losses_of_two_threads") {
     if (threads.rank() == 0) cuda = result;
   });
   check_equal(cuda, host, options);
+  // What main does for --device cuda --ranks 2.
+  check_equal(train_on_cuda<zero::Stage3, Precision>({}, options, text), host, options);
 }
 
 #endif

@@ -76,7 +76,8 @@ TEST_CASE("communicator_and_device_must_go_together") {
   CHECK(ranks_of(threads, host, 4, true) == "4");
   CHECK(ranks_of(threads, cuda, 4, false) == "1");
   CHECK(ranks_of(threads, cuda, 1, true) == "1");
-  CHECK(ranks_of(threads, cuda, 2, true) == "--ranks: with --device cuda several ranks need --communicator nccl");
+  CHECK(ranks_of(threads, cuda, 2, true) ==
+        "--ranks: GPUs talk over NCCL, also between threads, and this program was built without it; configure with -DZERO_NCCL=ON");
   CHECK(ranks_of(mpi, host, 2, true) == "--ranks: with --communicator mpi it is mpirun that says how many");
   CHECK(ranks_of(nccl, cuda, 2, true) == "--ranks: with --communicator nccl it is torchrun, Slurm or mpirun that says how many");
   CHECK(ranks_of(nccl, cuda, 4, false) == "4");
