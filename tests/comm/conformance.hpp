@@ -367,6 +367,16 @@ bool groups(C& comm, StreamOf<C> stream) {
   return first[2] == static_cast<float>(comm.size()) && second[2] == comm.size() - 1;
 }
 
+/// The model's own stream on this rank, or a new one of the communicator's device.
+template <class Model, class C>
+auto stream_of(bool worker) {
+  if constexpr (requires { Model::stream(); }) {
+    return Model::stream();
+  } else {
+    return TraitsOf<C>::make_stream(worker);
+  }
+}
+
 /// Runs all of the above on every rank of a model, with collectives on the calling thread and on a worker. A model whose ranks are
 /// processes says so by a member `one_rank_a_process`, one that does not add 16-bit elements by a member `no_16_bit_sums`; one whose
 /// communicators must not outlive the stream has a static `stream()` that gives one on each rank.
@@ -379,10 +389,7 @@ void conformance(int ranks) {
       using C = std::remove_reference_t<decltype(comm)>;
       static_assert(check_communicator<C>());
       static_assert((ReduceScatters<C, bf16> && ReduceScatters<C, half>) || requires { Model::no_16_bit_sums; });
-      auto const stream = [&] {
-        if constexpr (requires { Model::stream(); }) return Model::stream();
-        else return TraitsOf<C>::make_stream(worker);
-      }();
+      auto const stream = stream_of<Model, C>(worker);
       bool const right_size = comm.size() == ranks && comm.rank() >= 0 && comm.rank() < ranks;
       CHECK(right_size);
       CHECK(moves_elements_of<float>(comm, stream));

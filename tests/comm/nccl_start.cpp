@@ -101,6 +101,23 @@ TEST_CASE("field case 68: where rank 0 has no id, all ranks of the other communi
   CHECK(told.load() == 3);
 }
 
+TEST_CASE("gathers by copy engines are asked for by an option, where NCCL is new enough") {
+  zero::test::need_devices(1);
+  zero::standin::reset_nccl();
+  zero::run_ranks(1, [&](ThreadCommunicator& threads) {
+    static_cast<void>(zero::nccl_over(threads));
+    CHECK(zero::standin::nccl_cta_policy() == NCCL_CONFIG_UNDEF_INT);
+#if NCCL_VERSION_CODE >= 22800
+    static_cast<void>(zero::nccl_over(threads, {.copy_engines = true}));
+    CHECK(zero::standin::nccl_cta_policy() == NCCL_CTA_POLICY_ZERO);
+#endif
+    zero::standin::reset_nccl({.version = 22705});
+    CHECK_THROWS_WITH_AS(static_cast<void>(zero::nccl_over(threads, {.copy_engines = true})),
+                         doctest::Contains("gathers by copy engines need 2.28; compiled with"), zero::UsageError);
+    zero::standin::reset_nccl();
+  });
+}
+
 TEST_CASE("two ranks on one device are NCCL's error") {
   zero::test::need_devices(2);
   std::atomic<int> refused = 0;

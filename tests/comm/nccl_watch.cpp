@@ -181,10 +181,10 @@ TEST_CASE("inside a group of one communicator nothing is enqueued to another one
 
 TEST_CASE("reductions that are captured leave the order of the others as it was") {
   two_ranks([](NcclCommunicator& comm) {
-    zero::CudaPinnedMemory memory;
-    zero::Ordered ordered{zero::Borrowed{comm}, memory};
     CudaStream const stream;
     CudaStream const other;
+    zero::CudaPinnedMemory memory;
+    zero::Ordered ordered{zero::Borrowed{comm}, memory};
     Elements<NcclCommunicator, float> values(8);
     AllReduce<float> const sum{.send = values.data(), .receive = values.data(), .count = 8};
     ordered.enqueue(stream, sum);

@@ -226,7 +226,7 @@ private:
       : exceptions_(std::uncaught_exceptions()) {
     handle_ = detail::make_nccl_handle(place, options, std::move(domain), where);
     detail::CudaDeviceGuard const guard(place.device, where);
-    ncclConfig_t config = detail::nonblocking(options.config);
+    ncclConfig_t config = detail::nccl_config(options);
     handle_->take("ncclCommInitRankConfig", ncclCommInitRankConfig(handle_->slot(), place.ranks, id, place.rank, &config));
   }
 

@@ -20,6 +20,9 @@ struct NcclOptions {
   std::int64_t deadline_ms = 600'000;
   /// What NCCL takes: numbers of CTAs, names, policies. `blocking` is set to 0 by the library: every wait has a deadline.
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  /// Gathers by copy engines, which leave the multiprocessors to computation, where NCCL can: within a node, for memory that is registered as
+  /// windows (`NcclMemoryOptions::windows`). Needs NCCL 2.28.
+  bool copy_engines = false;
 };
 
 /// How an `ncclComm_t` that somebody else owns is used.
@@ -53,6 +56,21 @@ inline void check_place(NcclPlace const& place, NcclOptions const& options, Sour
   if (int const version = nccl_version(); version < 21800) {
     throw UsageError("NCCL: version " + nccl_version_text(version) + " runs here, 2.18 is needed", where);
   }
+  if (int const version = nccl_version(); options.copy_engines && (version < 22800 || NCCL_VERSION_CODE < 22800)) {
+    throw UsageError("NCCL: gathers by copy engines need 2.28; compiled with " + nccl_version_text(NCCL_VERSION_CODE) + ", running " +
+                         nccl_version_text(version),
+                     where);
+  }
+}
+
+/// The caller's configuration, made non-blocking.
+[[nodiscard]] inline ncclConfig_t nccl_config(NcclOptions const& options) noexcept {
+  ncclConfig_t config = options.config;
+  config.blocking = 0;
+#if NCCL_VERSION_CODE >= 22800
+  if (options.copy_engines) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+#endif
+  return config;
 }
 
 }  // namespace detail

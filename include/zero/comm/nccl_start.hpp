@@ -151,7 +151,7 @@ template <Broadcasts<std::uint8_t> Host>
   }
   ncclUniqueId id;
   detail::check_nccl("ncclGetUniqueId", ncclGetUniqueId(&id));
-  ncclConfig_t config = detail::nonblocking(options.config);
+  ncclConfig_t config = detail::nccl_config(options);
   std::vector<ncclResult_t> results;
   results.reserve(handles.size());
   cudaError_t device_error = cudaSuccess;

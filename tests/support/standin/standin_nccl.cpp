@@ -317,6 +317,7 @@ namespace {
 
 struct Library {
   std::mutex mutex;
+  std::atomic<int> cta_policy = NCCL_CONFIG_UNDEF_INT;
   NcclStandinOptions options;
   NcclFailure failure;
   std::int64_t matching = 0;
@@ -567,6 +568,8 @@ std::map<std::string, std::int64_t> nccl_calls_of(int rank) {
   return result;
 }
 
+int nccl_cta_policy() { return library().cta_policy; }
+
 std::int64_t nccl_calls() {
   std::lock_guard const lock(library().mutex);
   return library().all_calls;
@@ -640,6 +643,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
     if (++group->arrived == ranks) lib.starting.erase(id.internal);
     group->changed.notify_all();
   }
+#if NCCL_VERSION_CODE >= 22800
+  library().cta_policy = config == nullptr ? NCCL_CONFIG_UNDEF_INT : config->CTAPolicy;
+#endif
   bool const blocking = config == nullptr || config->blocking != 0;
   ncclComm_t const made = make_comm(group, rank, device, blocking);
   *comm = made;

@@ -44,6 +44,8 @@ void fail_nccl(NcclFailure const& failure);
 [[nodiscard]] std::int64_t nccl_calls(std::string const& function, int rank = -1);
 /// The same, of every function that was called.
 [[nodiscard]] std::map<std::string, std::int64_t> nccl_calls_of(int rank);
+/// The CTA policy with which a communicator was last made by an id; NCCL_CONFIG_UNDEF_INT: none was asked for.
+[[nodiscard]] int nccl_cta_policy();
 /// How often any function was called.
 [[nodiscard]] std::int64_t nccl_calls();
 

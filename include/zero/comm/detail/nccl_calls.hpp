@@ -139,12 +139,6 @@ void enqueue_nccl_alone(CudaStreamRef stream, Operation const& operation, Source
   }
 }
 
-/// The caller's configuration, made non-blocking.
-[[nodiscard]] inline ncclConfig_t nonblocking(ncclConfig_t config) noexcept {
-  config.blocking = 0;
-  return config;
-}
-
 /// A handle for a communicator that is about to be made. Sets the place's device where it was left open.
 /// @throws UsageError, NcclError, DeviceError, Error
 [[nodiscard]] inline std::unique_ptr<NcclHandle> make_nccl_handle(NcclPlace& place, NcclOptions const& options,
