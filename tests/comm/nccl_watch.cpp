@@ -164,16 +164,37 @@ TEST_CASE("a device that fails is said as that, not as a peer that is late") {
   });
 }
 
-TEST_CASE("inside a group of one communicator nothing is enqueued to another one") {
+TEST_CASE("many operations in flight, on another device than the thread's current one") {
+  two_ranks([](NcclCommunicator& comm) {
+    static zero::test::Gate gates[2];
+    zero::test::Gate& gate = gates[comm.rank()];
+    CudaStream const stream;
+    zero::test::OpenAtEnd const open(gate);
+    Elements<NcclCommunicator, float> values(8);
+    REQUIRE(zero::standin::launch(stream.native(), [&gate] { gate.pass(); }) == cudaSuccess);
+    REQUIRE(cudaSetDevice(0) == cudaSuccess);
+    for (int i = 0; i < 600; ++i) comm.enqueue(stream, AllReduce<float>{.send = values.data(), .receive = values.data(), .count = 8});
+    gate.open();
+    CHECK_NOTHROW(stream.synchronize());
+    CHECK_NOTHROW(comm.finalize());
+  });
+}
+
+TEST_CASE("inside a group of one communicator nothing is waited for, or enqueued to another one") {
   two_ranks([](NcclCommunicator& comm) {
     CudaStream const stream;
     NcclCommunicator other = comm.split(0);
     std::string text;
+    std::string waits;
     comm.group(stream, [&] {
       comm.enqueue(stream, Barrier{});
       text = message_of([&] { other.enqueue(stream, Barrier{}); });
+      waits += message_of([&] { static_cast<void>(comm.split(0)); });
+      waits += message_of([&] { comm.finalize(); });
+      waits += message_of([&] { static_cast<void>(comm.release()); });
     });
     CHECK(contains(text, "inside group() of one NCCL communicator"));
+    for (char const* call : {"split", "finalize", "release"}) CHECK(contains(waits, call + std::string(": inside group() nothing")));
     other.enqueue(stream, Barrier{});
     stream.synchronize();
   });

@@ -101,7 +101,6 @@ std::pair<std::string, std::int64_t> second_pass(ParameterLayout const& layout, 
     held[r] = memory.live(Purpose::gathered);
   });
   CHECK(result[0] == result[1]);
-  CHECK(held[0] == held[1]);
   return {result[0], held[0]};
 }
 
@@ -123,8 +122,7 @@ constexpr auto canonically = [](auto& parameters, int pass) { canonical(paramete
 TEST_CASE("the next gather is issued before the current reduction, one unit ahead unless told otherwise") {
   auto const layout = chain(3);
   auto const [calls, held] = second_pass(layout, -1, true, canonically);
-  // Unit 2 is in use at the turn, and so cannot be gathered ahead for its second use: unit 1 is.
-  CHECK(calls == "g0 g1 g2 g1 g2 r2 g0 r1 r0 ");
+  CHECK(calls == "g0 g1 g2 g2 g1 r2 g0 r1 r0 ");
   CHECK(held == 2 * 256 * 4);
 }
 
@@ -137,7 +135,7 @@ TEST_CASE("how far ahead is a matter of bytes, and nothing is gathered ahead whe
     CHECK(held == 256 * 4);
   }
   auto const [calls, held] = second_pass(layout, 2 * 256 * 4, true, canonically);
-  CHECK(calls == "g0 g1 g2 g3 g1 g2 g3 r3 g0 r2 r1 r0 ");
+  CHECK(calls == "g0 g1 g2 g3 g3 g2 g1 r3 g0 r2 r1 r0 ");
   CHECK(held == 3 * 256 * 4);
 }
 
@@ -160,6 +158,55 @@ TEST_CASE("a pass that gathers in another order goes on without, and lets go of 
   CHECK(held == 2 * 256 * 4);
 }
 
+TEST_CASE("ranks may let go of their scopes at different times, and leave a pass by different ways") {
+  auto const layout = chain(4);
+  auto const calls = second_pass(layout, -1, true, [](auto& parameters, int) {
+                       bool const other = parameters.group().rank() == 1;
+                       auto const unit = [](int u) { return static_cast<Unit>(u); };
+                       {
+                         auto pass = parameters.inference_pass();
+                         auto first = pass.gather(unit(0));
+                         if (other) first.release();
+                         auto second = pass.gather(unit(1));
+                         first.release();
+                         second.release();
+                         for (int u : {0, 2, 3}) static_cast<void>(pass.gather(unit(u)));
+                       }
+                       try {
+                         auto pass = parameters.inference_pass();
+                         for (int u : {0, 1}) static_cast<void>(pass.gather(unit(u)));
+                         if (other) throw zero::Error("of one rank alone");
+                       } catch (zero::Error const&) {
+                       }
+                     }).first;
+  // The pass that is cut short gathers unit 0 again, in vain, because that came next in the one before.
+  CHECK(calls ==
+        "g0 g1 g0 g2 g3 "
+        "g0 g1 g0 ");
+}
+
+TEST_CASE("ranks of which only one gathers ahead are told apart at the start") {
+  auto const layout = chain(2);
+  std::atomic<int> refused = 0;
+  zero::run_ranks(ranks, [&](ThreadCommunicator& comm) {
+    zero::HostStream compute({.worker = true});
+    zero::HostStream communication({.worker = true});
+    HostStreamRef const second = comm.rank() == 0 ? HostStreamRef(communication) : HostStreamRef(compute);
+    try {
+      static_cast<void>(zero::shard_parameters<zero::Stage1, P>(layout, comm, {compute, second}, zero::host_memory()));
+      static_cast<void>(zero::shard_parameters<Stage3, P>(layout, comm, {compute, second}, zero::host_memory(), {.prefetch_bytes = 0}));
+    } catch (zero::Error const&) {
+      FAIL_CHECK("these gather nothing ahead");
+    }
+    try {
+      static_cast<void>(zero::shard_parameters<Stage3, P>(layout, comm, {compute, second}, zero::host_memory()));
+    } catch (zero::MismatchError const&) {
+      ++refused;
+    }
+  });
+  CHECK(refused == ranks);
+}
+
 TEST_CASE("training and inference passes are remembered apart") {
   auto const layout = chain(3);
   auto const calls = second_pass(layout, -1, true, [](auto& parameters, int pass) {
@@ -168,7 +215,7 @@ TEST_CASE("training and inference passes are remembered apart") {
                        for (Unit unit : parameters.layout().units().reversed()) static_cast<void>(inference.gather(unit));
                      }).first;
   CHECK(calls ==
-        "g0 g1 g2 g1 g2 r2 g0 r1 r0 "
+        "g0 g1 g2 g2 g1 r2 g0 r1 r0 "
         "g2 g1 g0 ");
 }
 

@@ -110,6 +110,7 @@ private:
   };
 
   void add_window(Block& block, std::int64_t bytes) {
+    handle_.check_outside_group("NcclMemory", SourceLocation::current());
     auto added = std::make_unique<Window>(Window{block.address});
     {
       detail::LockGuard const guard(lock_);

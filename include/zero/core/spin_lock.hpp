@@ -39,7 +39,10 @@ private:
 
 class LockGuard {
 public:
+  enum Held { held };
+
   explicit LockGuard(SpinLock& lock) noexcept : lock_(lock) { lock_.lock(); }
+  LockGuard(SpinLock& lock, Held) noexcept : lock_(lock) {}
   LockGuard(LockGuard const&) = delete;
   LockGuard& operator=(LockGuard const&) = delete;
   ~LockGuard() { lock_.unlock(); }

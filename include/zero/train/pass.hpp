@@ -90,14 +90,13 @@ public:
       : engine_(&engine), number_(engine.begin_pass(detail::PassKind::inference, false, where)) {}
   InferencePass(InferencePass const&) = delete;
   InferencePass& operator=(InferencePass const&) = delete;
-  ~InferencePass() { engine_->end_inference_pass(number_, std::uncaught_exceptions() == exceptions_); }
+  ~InferencePass() { engine_->end_inference_pass(number_); }
 
   /// As `TrainingPass::gather`.
   [[nodiscard]] auto gather(Unit unit, SourceLocation where = SourceLocation::current()) { return engine_->gather(number_, unit, where); }
 
 private:
   Engine* engine_;
-  int exceptions_ = std::uncaught_exceptions();
   std::uint64_t number_;
 };
 

@@ -43,8 +43,9 @@ struct Schedule {
 
 /// Bytes by purpose and by subject.
 struct Plan {
-  std::int64_t held[purpose_count] = {};      ///< By `Purpose`: what the loop holds at its peak, which is what it keeps.
-  std::int64_t received[subject_count] = {};  ///< By `Subject`: bytes that the rank receives in one step.
+  std::int64_t held[purpose_count] = {};  ///< By `Purpose`: what the loop holds at its peak, which is what it keeps.
+  std::int64_t received[subject_count] =
+      {};  ///< By `Subject`: bytes that the rank receives in one step. (A first step may gather in vain.)
 
   [[nodiscard]] constexpr std::int64_t bytes(Purpose purpose) const noexcept { return held[static_cast<std::size_t>(purpose)]; }
   [[nodiscard]] constexpr std::int64_t received_bytes(Subject subject) const noexcept {
@@ -92,6 +93,11 @@ public:
         slots_(static_cast<std::size_t>(partition.segment_count())) {}
 
   constexpr void run() {
+    if (gathers && schedule_.overlapped && !schedule_.backward_gathers) {
+      training_pass();  // The first pass is taken for the canonical one, and gathers something ahead in vain.
+      retire();
+      parameters_received = gradients_received = 0;
+    }
     repeat(schedule_.inference_passes, [this] { inference_pass(); });
     repeat(schedule_.micro_batches, [this] { training_pass(); });
     retire();
@@ -106,6 +112,8 @@ public:
 private:
   struct Slots {
     int gathered = PoolShape::none;
+    int next = PoolShape::none;   // about to be gathered ahead
+    int ahead = PoolShape::none;  // gathered ahead
     int scratch = PoolShape::none;
   };
   static constexpr bool gathers = Conversion<typename S::parameters, Replicated>::communicates;
@@ -150,27 +158,49 @@ private:
   constexpr void acquire(Unit unit) {
     if constexpr (gathers) {
       if (partition_.ranks() == 1) return;
-      for (SegmentId id : partition_.segments(unit)) {
-        if (!weights_.resident(id)) gather(id);
-        if (ahead_.is_ahead(id)) ahead_.arrived(id);
+      // In the order of the code that runs: buffers of what is missing, of what starts, and then what has come is used.
+      auto const segments = partition_.segments(unit);
+      auto const step = ahead_.step(unit, weights_);
+      std::uint64_t gathered = 0;
+      for (std::size_t i = 0; i < segments.size(); ++i) {
+        if (weights_.resident(segments[i])) continue;
+        gathered |= LookAhead::bit(i);
+        if (!ahead_.takes(true, unit, i, weights_)) slots(segments[i]).gathered = gather(segments[i]);
+      }
+      for_started(step, [this](SegmentId id) { slots(id).next = gather(id); });
+      for (std::size_t i = 0; i < segments.size(); ++i) {
+        SegmentId const id = segments[i];
+        bool const resident = weights_.resident(id);
+        if (ahead_.takes(true, unit, i, weights_)) {
+          if (resident) gathered_.give_back(slots(id).ahead);
+          else slots(id).gathered = slots(id).ahead;
+          ahead_.arrived(id);
+        }
+        if (!resident) weights_.enter(id);
         weights_.open(id);
       }
-      ahead_.go_on(unit, weights_, [this](Unit next) {
-        for (SegmentId id : partition_.segments(next)) {
-          if (weights_.resident(id)) continue;
-          gather(id);
-          ahead_.started(id);
-        }
-        return true;
+      for_started(step, [this](SegmentId id) {
+        slots(id).ahead = slots(id).next;
+        ahead_.started(id);
       });
+      ahead_.go_on(unit, gathered, step);
     }
   }
 
-  constexpr void gather(SegmentId id) {
+  template <class Body>
+  constexpr void for_started(LookAhead::Step step, Body const& body) {
+    for (std::size_t place = step.begin; place < step.end; ++place) {
+      for (std::size_t i = 0; i < ahead_.segments(place).size(); ++i) {
+        if (ahead_.gathers(place, i)) body(ahead_.segments(place)[i]);
+      }
+    }
+  }
+
+  /// @returns the buffer
+  constexpr int gather(SegmentId id) {
     Segment const& segment = partition_.segment(id);
-    slots(id).gathered = gathered_.acquire(segment.padded_elements);
-    weights_.enter(id);
     parameters_received += conversion_bytes<typename S::parameters, Replicated, typename P::parameter>(segment, partition_.ranks(), rank_);
+    return gathered_.acquire(segment.padded_elements);
   }
 
   constexpr void release(Unit unit) {
@@ -183,14 +213,18 @@ private:
   }
 
   constexpr void end_phase() {
-    ahead_.end_pass(true);
+    for (SegmentId id : partition_.segments()) {
+      if (!ahead_.is_ahead(id)) continue;
+      ahead_.arrived(id);
+      gathered_.give_back(slots(id).ahead);
+    }
+    ahead_.end_pass();
     for (SegmentId id : partition_.segments()) {
       if (weights_.end_phase(id)) let_go(id);
     }
   }
 
   constexpr void let_go(SegmentId id) {
-    if (ahead_.is_ahead(id)) ahead_.arrived(id);
     gathered_.give_back(slots(id).gathered);
     weights_.leave(id);
   }

@@ -99,7 +99,7 @@ public:
       : engine_(layout, group, streams, memory, options.partition, options.poison_released, options.prefetch_bytes,
                 Hasher{}
                     .add(static_cast<std::uint64_t>(options.poison_released))
-                    .add(static_cast<std::uint64_t>(options.prefetch_bytes))
+                    .add(static_cast<std::uint64_t>(detail::prefetch_elements<S, P>(options.prefetch_bytes, streams.overlap())))
                     .value(),
                 where) {}
   ShardedParameters(ShardedParameters const&) = delete;
@@ -223,7 +223,7 @@ public:
   /// pass was abandoned; DeviceError where the device refuses what was captured, for instance an allocation.
   /// @par Communication
   /// Whatever `work` enqueues becomes part of the graph: all ranks capture, and replay, the same. A communicator that compares or counts calls
-  /// does so once, in the capture; one with a watchdog watches each replay as one operation.
+  /// does so once, in the capture; one with a watchdog watches each replay as one operation, and what `replayed` says as one.
   template <class Work>
     requires std::is_invocable_v<Work&> && CapturesGraphs<Device>
   [[nodiscard]] CapturedGraph<Engine> capture(Work&& work, SourceLocation where = SourceLocation::current()) {

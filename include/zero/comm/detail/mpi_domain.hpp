@@ -303,7 +303,7 @@ struct MpiDomainsWithoutOwners {
 inline bool end_domains() noexcept {
   MpiDomainsWithoutOwners& all = MpiDomainsWithoutOwners::of_process();
   LockGuard const guard(all.lock);
-  if (!mpi_is_active()) return true;
+  if (!mpi_is_active() || mpi_may_still_write()) return true;  // Asking for notices could let MPI write.
   bool waits = false;
   for (auto& domain : all.domains) {
     if (domain->ended()) domain = nullptr;

@@ -152,6 +152,7 @@ void enqueue_nccl_alone(CudaStreamRef stream, Operation const& operation, Source
 /// Collective: all ranks learn all colors, before NCCL would wait for ranks that refuse. Waits.
 /// @throws UsageError on every rank for a negative color.
 inline void check_nccl_colors(NcclHandle& handle, int color, int key, SourceLocation where) {
+  handle.check_outside_group("split", where);
   handle.wait_in_flight();
   auto* const table = reinterpret_cast<std::int64_t*>(handle.scratch() + NcclHandle::scratch_bytes);
   table[2 * handle.rank()] = color;
@@ -185,7 +186,7 @@ inline void split_nccl(NcclHandle& parent, NcclHandle& child, int color, int key
     NcclUse const use(parent, where);
     parent.settle("ncclCommSplit", ncclCommSplit(parent.native(), color, key, child.slot(), parent.owned() ? nullptr : &adopted));
   } catch (...) {
-    parent.wait_for_abort();  // NCCL may still write to the slot until then.
+    if (!parent.wait_for_abort()) child.abandon_slot();  // NCCL may still write to it.
     throw;
   }
   child.take("ncclCommSplit", ncclSuccess);

@@ -61,7 +61,7 @@ public:
   [[nodiscard]] bool add(CudaStreamRef stream, char const* operation, Label label, SourceLocation where) {
     LockGuard const guard(adding_);
     std::uint64_t const next = next_.load(std::memory_order_relaxed);
-    if (next - first_.load(std::memory_order_acquire) == ring_.size()) grow(where);
+    if (next - first_.load(std::memory_order_acquire) == ring_.size()) grow(stream, where);
     Entry& entry = at(next);
     cudaError_t const error = cudaEventRecord(entry.event, stream.native());
     if (error != cudaSuccess) fail_to_record(stream, error, where);
@@ -125,7 +125,16 @@ private:
   [[nodiscard]] Entry& at(std::uint64_t i) noexcept { return ring_[static_cast<std::size_t>(i & (ring_.size() - 1))]; }
 
   /// Twice the room. By who adds.
-  [[gnu::noinline]] void grow(SourceLocation where) {
+  [[gnu::noinline]] void grow(CudaStreamRef stream, SourceLocation where) {
+    try {
+      CudaDeviceGuard const guard(stream.device(), where);
+      grow(where);
+    } catch (...) {
+      stream.fail(std::current_exception());
+      throw;
+    }
+  }
+  void grow(SourceLocation where) {
     std::vector<Entry> larger(2 * ring_.size());
     std::size_t const old = ring_.size();
     CudaEvents fresh;

@@ -65,26 +65,24 @@ public:
   static constexpr std::int64_t scratch_bytes = 64;
 
   /// Where a call that makes a communicator puts it, perhaps after it has returned.
-  [[nodiscard]] ncclComm_t* slot() noexcept { return &slot_; }
+  [[nodiscard]] ncclComm_t* slot() noexcept { return slot_.get(); }
+  /// Leaves the slot to NCCL.
+  void abandon_slot() noexcept { static_cast<void>(slot_.release()); }
 
   /// Takes what a call has put into the slot: waits until it is ready, then asks it who it is.
   /// @throws NcclError, DeadlineError, DeviceError
   void take(char const* call, ncclResult_t result) {
-    ncclComm_t const comm = std::atomic_ref<ncclComm_t>(slot_).load(std::memory_order_acquire);
+    ncclComm_t const comm = std::atomic_ref<ncclComm_t>(*slot_).load(std::memory_order_acquire);
     comm_.store(comm, std::memory_order_release);
-    lock_.lock();
-    try {
+    {
+      LockGuard const guard(lock_);
       check(call, result);
       if (comm == nullptr) check(call, ncclInternalError);
       settle(call, result);
       check("ncclCommCount", ncclCommCount(comm, &size_));
       check("ncclCommUserRank", ncclCommUserRank(comm, &rank_));
       check("ncclCommCuDevice", ncclCommCuDevice(comm, &device_));
-    } catch (...) {
-      lock_.unlock();
-      throw;
     }
-    lock_.unlock();
     CudaDeviceGuard const guard(device_, SourceLocation::current());
     scratch_ = NcclScratch(scratch_bytes + std::int64_t{16} * size_);
     if (size_ > 1) flight_.prepare(SourceLocation::current());
@@ -134,6 +132,11 @@ public:
     if (family_->failed()) fail_what_was_missed();
   }
 
+  /// @throws UsageError for what waits for NCCL, which does nothing before a group has ended
+  void check_outside_group(char const* call, SourceLocation where) const {
+    if (depth_ > 0) throw UsageError(std::string(call) + ": inside group() nothing can be waited for", where, name());
+  }
+
   void begin_group(SourceLocation where) {
     lock(where);
     try {
@@ -152,13 +155,10 @@ public:
     if (depth_ > 0) return check("ncclGroupEnd", result);
     nccl_group_of_thread = nullptr;
     std::int64_t const grouped = std::exchange(grouped_, 0);
-    try {
+    {
+      UnlockAtEnd const end(*this);
       settle("ncclGroupEnd", result);
-    } catch (...) {
-      unlock();
-      throw;
     }
-    unlock();
     if (grouped > 0) track(stream, "group", {}, where);
   }
 
@@ -171,7 +171,7 @@ public:
 
   /// After a failure: returns when NCCL writes to nothing any more that its calls were given, at the latest after ten seconds.
   /// @return false if that took too long.
-  bool wait_for_abort() noexcept {
+  [[nodiscard]] bool wait_for_abort() noexcept {
     if (!family_->failed()) return true;  // NCCL was not called.
     Backoff backoff;
     for (std::int64_t const end_ms = steady_ms() + 10'000; native() != nullptr; backoff.pause()) {
@@ -182,27 +182,24 @@ public:
 
   /// Collective: waits for all ranks' operations, then destroys the communicator.
   void finalize(SourceLocation where) {
+    check_outside_group("finalize", where);
     wait_in_flight();
     lock(where);
-    try {
-      if (ownership_.owned) {
-        settle("ncclCommFinalize", ncclCommFinalize(native()));
-        // What failed is not to be destroyed again.
-        check("ncclCommDestroy", ncclCommDestroy(comm_.exchange(nullptr, std::memory_order_acq_rel)));
-      } else {
-        settle("ncclCommGetAsyncError", ncclSuccess);
-        forget_reductions();
-      }
-      comm_.store(nullptr, std::memory_order_release);
-    } catch (...) {
-      unlock();
-      throw;
+    UnlockAtEnd const end(*this);
+    if (ownership_.owned) {
+      settle("ncclCommFinalize", ncclCommFinalize(native()));
+      // What failed is not to be destroyed again.
+      check("ncclCommDestroy", ncclCommDestroy(comm_.exchange(nullptr, std::memory_order_acq_rel)));
+    } else {
+      settle("ncclCommGetAsyncError", ncclSuccess);
+      forget_reductions();
     }
-    unlock();
+    comm_.store(nullptr, std::memory_order_release);
   }
 
   /// Gives the communicator away.
   [[nodiscard]] ncclComm_t release(SourceLocation where) {
+    check_outside_group("release", where);
     wait_in_flight();
     lock(where);
     forget_reductions();
@@ -240,13 +237,8 @@ public:
     }
     if (!overdue.empty() && cause == nullptr) cause = std::make_exception_ptr(DeadlineError(overdue, name()));
     if (cause == nullptr && lock_.try_lock()) {
-      try {
-        look_for_errors(cause);
-      } catch (...) {
-        lock_.unlock();
-        throw;
-      }
-      lock_.unlock();
+      LockGuard const guard(lock_, LockGuard::held);
+      look_for_errors(cause);
     }
     return true;
   }
@@ -266,6 +258,12 @@ public:
   }
 
 private:
+  struct UnlockAtEnd {
+    explicit UnlockAtEnd(NcclHandle& of) noexcept : handle(of) {}
+    ~UnlockAtEnd() { handle.unlock(); }
+    NcclHandle& handle;
+  };
+
   // The other group's end would start the operation, when this communicator may have been aborted.
   [[noreturn, gnu::noinline]] void refuse_inside_group(SourceLocation where) {
     throw UsageError("inside group() of one NCCL communicator nothing can be enqueued to another one", where, name());
@@ -370,7 +368,7 @@ private:
   std::shared_ptr<NcclFamily> family_;
   NcclOwnership ownership_;
   std::atomic<bool> taken_ = false;  // until then what is adopted is its owner's to end
-  ncclComm_t slot_ = nullptr;
+  std::unique_ptr<ncclComm_t> slot_ = std::make_unique<ncclComm_t>(nullptr);
   std::atomic<ncclComm_t> comm_ = nullptr;
   int rank_;
   int size_ = 1;

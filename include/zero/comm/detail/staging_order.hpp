@@ -65,8 +65,8 @@ private:
   void wait(Stream stream, Turn const& last) {
     try {
       D::wait(stream, last.event, WaitId::none);
-    } catch (UsageError const&) {
-      if (&last != &captured_) throw;  // Else it was in an earlier capture.
+    } catch (Error const&) {
+      if (&last != &captured_) throw;  // Else it was in an earlier capture, or CUDA has refused it, and ends the capture with that.
     }
   }
 

@@ -81,8 +81,6 @@ public:
     shape_.take(slot);
     return slot;
   }
-  /// False where `acquire` would have to make a buffer, and the pool is fixed.
-  [[nodiscard]] bool can_acquire(std::int64_t elements) const noexcept { return !fixed_ || shape_.find(elements) != PoolShape::none; }
   /// Gives a buffer back; whoever takes it next waits for `ready`.
   void release(int slot, Event ready = Event{}) noexcept {
     ready_[static_cast<std::size_t>(slot)] = ready;

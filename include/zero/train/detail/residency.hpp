@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include <zero/comm/communicator.hpp>
 #include <zero/comm/operations.hpp>
@@ -96,54 +97,36 @@ public:
   [[nodiscard]] UnitView<parameter const> view(Unit unit) const noexcept { return tables_.view(unit); }
 
   void acquire(Unit unit, SourceLocation where) {
-    if (follows_) {
-      auto const segments = partition_->segments(unit);
-      std::size_t taken = 0;
-      try {
-        bool missing = false;
-        for (; taken < segments.size(); ++taken) {
-          if (rule_.resident(segments[taken])) continue;
-          State& s = state(segments[taken]);
-          if (gathers()) s.slot = pool_.acquire(partition_->segment(segments[taken]).padded_elements, where);
-          s.missing = true;
-          missing = true;
-        }
-        if (missing) gather(segments, where);
-      } catch (...) {
-        for (std::size_t i = 0; i < taken; ++i) {
-          State& s = state(segments[i]);
-          if (s.missing && gathers()) pool_.release(s.slot);
-          s.missing = false;
-        }
-        throw;
-      }
-      for (SegmentId segment : segments) {
-        if (ahead_.is_ahead(segment)) use_what_came(segment);
-      }
-      for (SegmentId segment : segments) {
-        if (gathers()) tables_.set(*partition_, unit, segment, pool_.data(state(segment).slot));
-        rule_.open(segment);
-      }
-    }
+    if (follows_) make_resident(unit, false, {}, where);
     ++open_[at(unit)];
   }
 
   /// As `acquire`, in a pass: gathers of what comes next start behind it.
   void acquire_in_pass(Unit unit, SourceLocation where) {
-    acquire(unit, where);
-    try {
-      ahead_.go_on(unit, rule_, [&](Unit next) { return start(next, where); });
-    } catch (...) {
-      release(unit);
-      throw;
+    if (follows_) {
+      auto const step = ahead_.step(unit, rule_);
+      std::uint64_t const gathered = make_resident(unit, true, step, where);
+      ahead_.go_on(unit, gathered, step);
     }
+    ++open_[at(unit)];
   }
 
   void begin_pass(PassKind kind) noexcept { ahead_.begin_pass(kind); }
-  /// @param whole  the pass was not given up.
-  void end_pass(bool whole) noexcept {
-    ahead_.end_pass(whole);
+  void end_pass() noexcept {
+    bool in_vain = false;
+    for (SegmentId segment : partition_->segments()) {
+      if (!ahead_.is_ahead(segment)) continue;
+      ahead_.arrived(segment);
+      pool_.release(state(segment).ahead_slot);
+      in_vain = true;
+    }
+    ahead_.end_pass();
     end_phase();
+    if (!in_vain) return;
+    try {  // What changes the parameters next is behind their reading.
+      streams_->compute_after_communication(WaitId::none);
+    } catch (...) {  // a stream has failed: whoever uses it gets the cause
+    }
   }
 
   // NOLINTNEXTLINE(bugprone-exception-escape): only an unknown unit would throw, and a scope holds a known one
@@ -177,60 +160,122 @@ private:
   struct State {
     int slot = PoolShape::none;        // where the segment is, if it is resident
     bool missing = false;              // it is being made resident
-    typename Device::Event came = {};  // gathered ahead of its use: when it is there
+    int next_slot = PoolShape::none;   // where it is about to be gathered ahead
+    int ahead_slot = PoolShape::none;  // where it was gathered ahead; it may be resident elsewhere until that is used
+    typename Device::Event came = {};  // and when it is there
   };
 
   [[nodiscard]] State& state(SegmentId id) noexcept { return segments_[at(id)]; }
 
   [[nodiscard]] bool gathers() const noexcept { return Rule::communicates && follows_; }
 
-  /// Gathers a unit before it is used. @returns false where that needs a buffer that may not be made now.
-  bool start(Unit unit, SourceLocation where) {
+  /// Gathers what is missing and holds it, and starts what is to be ahead. Buffers are taken before anything is enqueued.
+  /// @returns one bit for each segment: was not resident
+  std::uint64_t make_resident(Unit unit, bool in_pass, LookAhead::Step step, SourceLocation where) {
     auto const segments = partition_->segments(unit);
-    std::size_t taken = 0;
-    auto const give_up = [&] {
-      for (std::size_t i = 0; i < taken; ++i) {
-        State& s = state(segments[i]);
-        if (s.missing) pool_.release(s.slot);
-        s.missing = false;
-      }
-      return false;
-    };
+    std::uint64_t gathered = 0;
+    bool missing = false;
     try {
-      for (; taken < segments.size(); ++taken) {
-        if (rule_.resident(segments[taken])) continue;
-        std::int64_t const elements = partition_->segment(segments[taken]).padded_elements;
-        if (!pool_.can_acquire(elements)) return give_up();
-        State& s = state(segments[taken]);
-        s.slot = pool_.acquire(elements, where);
-        s.missing = true;
+      for (std::size_t i = 0; i < segments.size(); ++i) {
+        if (rule_.resident(segments[i])) continue;
+        gathered |= LookAhead::bit(i);
+        if (ahead_.takes(in_pass, unit, i, rule_)) continue;
+        State& s = state(segments[i]);
+        if (gathers()) s.slot = pool_.acquire(elements(segments[i]), where);
+        s.missing = missing = true;
       }
-      if constexpr (Rule::communicates) gather_missing(segments, where);
+      for_started(step, [&](SegmentId segment) { state(segment).next_slot = pool_.acquire(elements(segment), where); });
+      if (missing) gather(segments, where);
+      for (std::size_t i = 0; i < segments.size(); ++i) {
+        if (!ahead_.takes(in_pass, unit, i, rule_)) continue;
+        Device::wait(streams_->compute(), state(segments[i]).came, WaitId::use_after_prefetch);
+      }
     } catch (...) {
-      give_up();
+      for (SegmentId segment : segments) {
+        if (state(segment).missing && gathers()) pool_.release(state(segment).slot);
+        state(segment).missing = false;
+      }
+      give_up(step);
       throw;
     }
-    auto const came = Device::record(streams_->communication());
-    for (SegmentId segment : segments) {
-      State& s = state(segment);
-      if (!s.missing) continue;
-      s.missing = false;
-      s.came = came;
-      rule_.enter(segment);
-      ahead_.started(segment);
+    hold(unit, in_pass);
+    try {
+      start(step, where);
+    } catch (...) {
+      give_up(step);
+      for (SegmentId segment : segments) {
+        if (rule_.close(segment, unit)) let_go(segment);
+      }
+      throw;
     }
-    return true;
+    return gathered;
   }
 
-  void use_what_came(SegmentId segment) {
-    Device::wait(streams_->compute(), state(segment).came, WaitId::use_after_prefetch);
-    ahead_.arrived(segment);
+  /// What is there now is in use.
+  void hold(Unit unit, bool in_pass) {
+    auto const segments = partition_->segments(unit);
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      SegmentId const segment = segments[i];
+      State& s = state(segment);
+      if (ahead_.takes(in_pass, unit, i, rule_)) {
+        ahead_.arrived(segment);
+        if (rule_.resident(segment)) {  // This rank has kept what it had.
+          pool_.release(s.ahead_slot);
+        } else {
+          s.slot = s.ahead_slot;
+          rule_.enter(segment);
+        }
+      }
+      if (gathers()) tables_.set(*partition_, unit, segment, pool_.data(s.slot));
+      rule_.open(segment);
+    }
   }
+
+  void start([[maybe_unused]] LookAhead::Step step, [[maybe_unused]] SourceLocation where) {
+    if constexpr (Rule::communicates) {
+      for (std::size_t place = step.begin; place < step.end; ++place) {
+        bool any = false;
+        for (std::size_t i = 0; i < ahead_.segments(place).size(); ++i) any = any || ahead_.gathers(place, i);
+        if (!any) continue;
+        all_gather(ahead_.segments(place), where,
+                   [&](std::size_t i, SegmentId segment) { return ahead_.gathers(place, i) ? state(segment).next_slot : PoolShape::none; });
+        auto const came = Device::record(streams_->communication());
+        for_started({place, place + 1}, [&](SegmentId segment) {
+          State& s = state(segment);
+          s.ahead_slot = std::exchange(s.next_slot, PoolShape::none);
+          s.came = came;
+          ahead_.started(segment);
+        });
+      }
+    }
+  }
+
+  /// Buffers of what has not started go back.
+  void give_up(LookAhead::Step step) noexcept {
+    for_started(step, [&](SegmentId segment) {
+      int const slot = std::exchange(state(segment).next_slot, PoolShape::none);
+      if (slot != PoolShape::none) pool_.release(slot);
+    });
+  }
+
+  /// Calls body(segment) for what a step gathers.
+  template <class Body>
+  void for_started(LookAhead::Step step, Body const& body) {
+    for (std::size_t place = step.begin; place < step.end; ++place) {
+      auto const segments = ahead_.segments(place);
+      for (std::size_t i = 0; i < segments.size(); ++i) {
+        if (ahead_.gathers(place, i)) body(segments[i]);
+      }
+    }
+  }
+
+  [[nodiscard]] std::int64_t elements(SegmentId segment) const { return partition_->segment(segment).padded_elements; }
 
   /// Gathers those of the segments that are missing, or only announces them.
   void gather(IdList<SegmentId> segments, [[maybe_unused]] SourceLocation where) {
     if constexpr (Rule::communicates) {
-      gather_missing(segments, where);
+      all_gather(segments, where,
+                 [&](std::size_t, SegmentId segment) { return state(segment).missing ? state(segment).slot : PoolShape::none; });
       streams_->compute_after_communication(WaitId::use_after_gather);
     } else if constexpr (Performs<Group, Announce>) {
       for (SegmentId segment : segments) {
@@ -246,16 +291,18 @@ private:
     }
   }
 
-  void gather_missing(IdList<SegmentId> segments, SourceLocation where) {
+  /// @param slot_of  where to: slot_of(i, segment), or PoolShape::none for what is not to be gathered
+  template <class SlotOf>
+  void all_gather(IdList<SegmentId> segments, SourceLocation where, SlotOf const& slot_of) {
     // After the last writers of the shards and the last readers of the buffers, all of which compute.
     streams_->communication_after_compute(WaitId::gather_after_compute);
     group_->group(streams_->communication(), [&] {
-      for (SegmentId segment : segments) {
-        if (!state(segment).missing) continue;
-        auto const shard = storage_->parameters(segment);
-        convert_into(*group_, streams_->communication(), shard,
-                     TensorRef<parameter, Replicated>{pool_.data(state(segment).slot), shard.geometry()},
-                     Label{Subject::parameters, to_index(segment)}, 1.0f, where);
+      for (std::size_t i = 0; i < segments.size(); ++i) {
+        int const slot = slot_of(i, segments[i]);
+        if (slot == PoolShape::none) continue;
+        auto const shard = storage_->parameters(segments[i]);
+        convert_into(*group_, streams_->communication(), shard, TensorRef<parameter, Replicated>{pool_.data(slot), shard.geometry()},
+                     Label{Subject::parameters, to_index(segments[i])}, 1.0f, where);
       }
     });
   }
@@ -264,12 +311,9 @@ private:
     rule_.leave(segment);
     if (!gathers()) return;
     int const slot = state(segment).slot;
-    bool const unused = ahead_.is_ahead(segment);
-    if (unused) ahead_.arrived(segment);
     if (poison_) {
       try {
-        Device::fill(unused ? streams_->communication() : streams_->compute(), pool_.data(slot), pool_.elements(slot),
-                     poison_value<parameter>());
+        Device::fill(streams_->compute(), pool_.data(slot), pool_.elements(slot), poison_value<parameter>());
       } catch (...) {  // the stream has failed: whoever waits for it gets the cause
       }
     }

@@ -116,23 +116,22 @@ public:
       fail("finish: the gradients of unit '" + name(static_cast<Unit>(unit)) + "' were not handed over", where);
     }
     kind_ = PassKind::none;
-    weights_.end_pass(!is_abandoned_);
+    weights_.end_pass();
     check_not_abandoned("finish", where);
     announce(Label{Subject::control}, "finish", where);
     gradients_.end_pass(last_, where);
     last_seen_ = last_seen_ || last_;
   }
 
-  /// @param whole  no exception ends it.
-  void end_inference_pass(std::uint64_t pass, bool whole) noexcept {
+  void end_inference_pass(std::uint64_t pass) noexcept {
     if (pass != pass_) return;  // It was left open in a capture.
     kind_ = PassKind::none;
-    weights_.end_pass(whole);
+    weights_.end_pass();
   }
 
   void abandon_pass(std::uint64_t pass, bool unwinding) noexcept {
     if (pass != pass_) return;
-    end_inference_pass(pass, false);
+    end_inference_pass(pass);
     abandon(std::nullopt, unwinding);
   }
 
@@ -280,7 +279,7 @@ public:
     abandoned_.clear();
     ++pass_;  // of scopes that are still there
     gradients_.settle(false);
-    weights_.end_pass(false);
+    weights_.end_pass();
     weights_.fix_buffers(false);
   }
   /// What a graph does begins behind the reductions that eager passes have left on the communication stream.
