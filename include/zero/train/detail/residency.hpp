@@ -132,10 +132,7 @@ public:
   // NOLINTNEXTLINE(bugprone-exception-escape): only an unknown unit would throw, and a scope holds a known one
   void release(Unit unit) noexcept {
     --open_[at(unit)];
-    if (!follows_) return;
-    for (SegmentId segment : partition_->segments(unit)) {
-      if (rule_.close(segment, unit)) let_go(segment);
-    }
+    if (follows_) close(unit);
   }
 
   /// The end of a pass: nothing is kept for a later use any more.
@@ -203,9 +200,7 @@ private:
       start(step, where);
     } catch (...) {
       give_up(step);
-      for (SegmentId segment : segments) {
-        if (rule_.close(segment, unit)) let_go(segment);
-      }
+      close(unit);
       throw;
     }
     return gathered;
@@ -305,6 +300,12 @@ private:
                      Label{Subject::parameters, to_index(segments[i])}, 1.0f, where);
       }
     });
+  }
+
+  void close(Unit unit) {
+    for (SegmentId segment : partition_->segments(unit)) {
+      if (rule_.close(segment, unit)) let_go(segment);
+    }
   }
 
   void let_go(SegmentId segment) noexcept {
