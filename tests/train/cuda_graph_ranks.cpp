@@ -190,7 +190,7 @@ TEST_CASE("gathers and reductions are replayed, behind and before those of calls
   SUBCASE("Stage3") { check_replays<zero::Stage3>(); }
 }
 
-TEST_CASE("a capture that needs a buffer for a gather is refused, and so is none after a pass by calls") {
+TEST_CASE("a capture that needs a buffer for a gather is refused, and so is none after passes by calls") {
   zero::standin::reset();
   Loop<zero::Stage3> loop;
   auto const inference = [&] {
@@ -199,7 +199,8 @@ TEST_CASE("a capture that needs a buffer for a gather is refused, and so is none
   };
   CHECK_THROWS_WITH_AS(static_cast<void>(loop.parameters.capture(inference)), doctest::Contains("run such a pass before the capture"),
                        zero::UsageError);
-  inference();
+  inference();  // Shows anew what passes gather: the one that was captured was cut short.
+  inference();  // Gathers that ahead.
   auto const graph = loop.parameters.capture(inference);
   static_cast<void>(loop.parameters.replay(graph));
   loop.compute.synchronize();
