@@ -21,7 +21,8 @@ struct Step {
   }
 };
 
-void step(float* master, __nv_bfloat16* gradient, float* m, float* v, __nv_bfloat16* parameter, int n, Step const& step, cudaStream_t stream) {
-  cub::DeviceTransform::Transform(cuda::std::make_tuple(master, gradient, m, v), thrust::make_zip_iterator(master, m, v, parameter), n, step,
-                                  stream);
+void step(float* master, __nv_bfloat16* gradient, float* m, float* v, __nv_bfloat16* parameter, int n, Step const& step,
+          cudaStream_t stream) {
+  cub::DeviceTransform::Transform(cuda::std::make_tuple(master, gradient, m, v), thrust::make_zip_iterator(master, m, v, parameter), n,
+                                  step, stream);
 }
