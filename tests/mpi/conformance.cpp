@@ -6,8 +6,11 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include <zero/comm/checked.hpp>
@@ -156,6 +159,25 @@ TEST_CASE("field case 63: two communicators used from two threads at a time do n
     passed = passed && a == near.size() && b == 2 * near.size();
   }
   CHECK(passed);
+}
+
+TEST_CASE("a collective on a worker goes on while the program's own thread computes and does not call MPI") {
+  MpiCommunicator comm(MPI_COMM_WORLD, options);
+  // Too much to be sent before anybody asks for it.
+  std::int64_t const count = std::int64_t{1} << 18;
+  std::vector<float> values(static_cast<std::size_t>(count * comm.size()), static_cast<float>(comm.rank()));
+  HostStream const stream({.worker = true});
+  comm.enqueue(stream, AllGather<float>{.send = values.data() + comm.rank() * count, .receive = values.data(), .count = count});
+  auto const event = HostStreamRef(stream).record();
+  auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(25);
+  int volatile computed = 0;
+  while (!event.ready() && std::chrono::steady_clock::now() < end) {
+    for (int i = 0; i < 1000; ++i) computed = computed + 1;
+    std::this_thread::yield();  // The ranks of a test share few cores.
+  }
+  CHECK(event.ready());
+  stream.synchronize();
+  for (int rank = 0; rank < comm.size(); ++rank) CHECK(values[static_cast<std::size_t>(rank * count)] == static_cast<float>(rank));
 }
 
 TEST_CASE("messages of the program do not meet those of the group") {

@@ -35,7 +35,7 @@ public:
 private:
   static constexpr std::int64_t spins = 32;
   static constexpr std::int64_t seldom = 4;
-  static constexpr double sleeps_after_ms = 0.2;
+  static constexpr double sleeps_after_ms = 5;
 
   std::int64_t deadline_ms_;
   double start_;
