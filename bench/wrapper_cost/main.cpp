@@ -4,17 +4,16 @@
 /// function `measured`. bench/wrapper_cost/run counts the instructions in it.
 
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <string>
+#include <cstdint>
 #include <thread>
 
 #include <zero/comm/nccl.hpp>
 #include <zero/device/cuda_device.hpp>
 
+#include "wrapper_cost/measure.hpp"
+
 namespace {
 
-constexpr int calls = 1000;
 constexpr std::int64_t count = 4;
 float memory[4 * count];
 
@@ -28,13 +27,7 @@ struct Objects {
   cudaEvent_t raw_event = nullptr;
 };
 
-struct Case {
-  char const* name;
-  void (*raw)(Objects&);
-  void (*zero)(Objects&);
-};
-
-constexpr Case cases[] = {
+constexpr bench::Case<Objects> cases[] = {
     {"copy", [](Objects& o) { cudaMemcpyAsync(memory, memory + 2 * count, 16, cudaMemcpyDefault, o.stream.native()); },
      [](Objects& o) { zero::CudaDevice::copy(o.ref, memory, memory + 2 * count, 16); }},
     {"record", [](Objects& o) { cudaEventRecord(o.raw_event, o.stream.native()); },
@@ -52,28 +45,7 @@ constexpr Case cases[] = {
 
 }  // namespace
 
-extern "C" [[gnu::noinline]] void measured(void (*work)(void*), void* data) {
-  for (int i = 0; i < calls; ++i) work(data);
-}
-
 int main(int argc, char** argv) {
-  std::string const name = argc == 3 ? argv[1] : "";
-  std::string const way = argc == 3 ? argv[2] : "";
-  if (name == "list") {
-    for (Case const& c : cases) std::puts(c.name);
-    return 0;
-  }
-  for (Case const& c : cases) {
-    if (name != c.name) continue;
-    static void (*work)(Objects&) = way == "raw" ? c.raw : way == "zero" ? c.zero : +[](Objects&) {};
-    Objects objects;
-    auto const call = [](void* data) { work(*static_cast<Objects*>(data)); };
-    for (int i = 0; i < calls; ++i)
-      call(&objects);  // What is remembered for the watchdog has its room afterwards, and the watchdog has looked.
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    measured(call, &objects);
-    return 0;
-  }
-  std::fputs("wrapper_cost <name> raw|zero|nothing, or: list names\n", stderr);
-  return 2;
+  // What is remembered for the watchdog has its room after the first calls, and the watchdog has looked.
+  return bench::measure(argc, argv, cases, [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
 }

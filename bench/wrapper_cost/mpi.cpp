@@ -5,12 +5,10 @@
 
 #include <zero/comm/mpi.hpp>
 
-#include <cstdio>
-#include <string>
+#include "wrapper_cost/measure.hpp"
 
 namespace {
 
-constexpr int calls = 1000;
 constexpr int count = 4;
 float memory[4 * count];
 
@@ -19,17 +17,11 @@ struct Objects {
   zero::HostStreamRef here = zero::HostStreamRef::calling_thread();
 };
 
-struct Case {
-  char const* name;
-  void (*raw)(Objects&);
-  void (*zero)(Objects&);
-};
-
 void wait(MPI_Request request) {
   for (int done = 0; done == 0;) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
 }
 
-constexpr Case cases[] = {
+constexpr bench::Case<Objects> cases[] = {
     {"all-gather",
      [](Objects& o) {
        MPI_Request request = MPI_REQUEST_NULL;
@@ -62,24 +54,6 @@ constexpr Case cases[] = {
 
 }  // namespace
 
-extern "C" [[gnu::noinline]] void measured(void (*work)(void*), void* data) {
-  for (int i = 0; i < calls; ++i) work(data);
-}
-
 int main(int argc, char** argv) {
-  std::string const name = argc == 3 ? argv[1] : "";
-  std::string const way = argc == 3 ? argv[2] : "";
-  if (name == "list") {
-    for (Case const& c : cases) std::puts(c.name);
-    return 0;
-  }
-  for (Case const& c : cases) {
-    if (name != c.name) continue;
-    static void (*work)(Objects&) = way == "raw" ? c.raw : way == "zero" ? c.zero : +[](Objects&) {};
-    Objects objects;
-    measured([](void* data) { work(*static_cast<Objects*>(data)); }, &objects);
-    return 0;
-  }
-  std::fputs("wrapper_cost_mpi <name> raw|zero|nothing, or: list names\n", stderr);
-  return 2;
+  return bench::measure(argc, argv, cases, [] {});
 }
