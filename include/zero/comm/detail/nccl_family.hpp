@@ -82,7 +82,8 @@ public:
   /// The rank in messages: that of the first group.
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] std::int64_t deadline_ms() const noexcept { return deadline_ms_; }
-  [[nodiscard]] bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
+  /// In one order with the operations of `NcclFlight`: one is seen in flight by who fails it, or sees the failure.
+  [[nodiscard]] bool failed() const noexcept { return failed_.load(); }
 
   void add(NcclWatched& watched) {
     LockGuard const guard(lock_);
@@ -143,7 +144,7 @@ private:
     {
       // Whoever sees that it has failed, and aborts, comes after the streams have failed: what an abort ends is no success.
       LockGuard const guard(lock_);
-      if (failed_.exchange(true, std::memory_order_acq_rel)) return;
+      if (failed_.exchange(true)) return;
       for (NcclWatched* watched : watched_) watched->fail_streams(seen);
     }
     wake();

@@ -102,7 +102,7 @@ public:
   void fail_streams(std::exception_ptr const& cause) noexcept {
     LockGuard const guard(lock_);
     cudaError_t error = cudaSuccess;
-    for (std::uint64_t i = first_.load(std::memory_order_relaxed); i != next_.load(std::memory_order_acquire); ++i) {
+    for (std::uint64_t i = first_.load(std::memory_order_relaxed); i != next_.load(); ++i) {
       if (ask(at(i), error) != CudaPoint::complete) at(i).stream.fail(cause);
     }
   }
