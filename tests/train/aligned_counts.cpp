@@ -37,15 +37,9 @@ struct Seen {
 };
 
 /// Looks at the operations for parameters, gradients and states, and passes everything on.
-class Watching {
+class Watching : public zero::Borrowed<ThreadCommunicator> {
 public:
-  using Device = zero::HostDevice;
-
-  Watching(ThreadCommunicator& inner, Seen& seen) noexcept : inner_(&inner), seen_(&seen) {}
-
-  [[nodiscard]] int rank() const noexcept { return inner_->rank(); }
-  [[nodiscard]] int size() const noexcept { return inner_->size(); }
-  void abort(std::exception_ptr cause) noexcept { inner_->abort(std::move(cause)); }
+  Watching(ThreadCommunicator& inner, Seen& seen) noexcept : Borrowed(inner), seen_(&seen) {}
 
   template <class Operation>
     requires zero::Performs<ThreadCommunicator, Operation>
@@ -61,18 +55,10 @@ public:
         }
       }
     }
-    zero::detail::enqueue_at(*inner_, stream, operation, where);
-  }
-  template <class Body>
-  void group(HostStreamRef stream, Body&& body) {
-    inner_->group(stream, std::forward<Body>(body));
-  }
-  [[nodiscard]] ThreadCommunicator split(int color, int key = 0, SourceLocation where = SourceLocation::current()) {
-    return inner_->split(color, key, where);
+    Borrowed::enqueue(stream, operation, where);
   }
 
 private:
-  ThreadCommunicator* inner_;
   Seen* seen_;
 };
 

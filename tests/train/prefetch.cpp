@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <zero/comm/communicator.hpp>
 #include <zero/comm/run_ranks.hpp>
 #include <zero/device/host_stream.hpp>
 #include <zero/device/memory.hpp>
@@ -37,33 +38,22 @@ using P = zero::Precision<float>;
 constexpr int ranks = 2;
 
 /// Writes down what training asks for: "g2" for a gather, "r2" for a reduction of segment 2.
-class Log {
+class Log : public zero::Borrowed<ThreadCommunicator> {
 public:
-  using Device = HostDevice;
-
   /// @param gathered  counts the gathers that are done.
   Log(ThreadCommunicator& inner, std::string& calls, std::atomic<int>* gathered = nullptr)
-      : inner_(&inner), calls_(&calls), gathered_(gathered) {}
+      : Borrowed(inner), calls_(&calls), gathered_(gathered) {}
 
-  [[nodiscard]] int rank() const noexcept { return inner_->rank(); }
-  [[nodiscard]] int size() const noexcept { return inner_->size(); }
-  void abort(std::exception_ptr cause) noexcept { inner_->abort(std::move(cause)); }
   template <class Operation>
     requires zero::Performs<ThreadCommunicator, Operation>
   void enqueue(HostStreamRef stream, Operation const& operation, SourceLocation where = SourceLocation::current()) {
     if (operation.label.subject == Subject::parameters) *calls_ += "g" + std::to_string(operation.label.index) + " ";
     if (operation.label.subject == Subject::gradients) *calls_ += "r" + std::to_string(operation.label.index) + " ";
-    inner_->enqueue(stream, operation, where);
+    Borrowed::enqueue(stream, operation, where);
     if (gathered_ != nullptr && operation.label.subject == Subject::parameters) stream.enqueue([done = gathered_] { ++*done; });
   }
-  template <class Body>
-  void group(HostStreamRef stream, Body&& body) {
-    inner_->group(stream, std::forward<Body>(body));
-  }
-  [[nodiscard]] ThreadCommunicator split(int color, int key = 0) { return inner_->split(color, key); }
 
 private:
-  ThreadCommunicator* inner_;
   std::string* calls_;
   std::atomic<int>* gathered_;
 };
