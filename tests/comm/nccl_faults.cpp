@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// What goes wrong with NCCL, over the stand-in library: calls that fail, ranks that never come, and what the watchdog does about it. Every rank
+/// What goes wrong with NCCL, over the stand-in library: calls that fail, and what the watchdog does about it. Every rank
 /// ends with a typed error by the deadline, and so do waits outside the library.
 
 #include <zero/comm/nccl.hpp>
@@ -19,6 +19,7 @@
 
 #include <zero/comm/nccl_start.hpp>
 
+#include "support/nccl_endings.hpp"
 #include "support/nccl_ranks.hpp"
 #include "support/ranks.hpp"
 
@@ -34,7 +35,12 @@ using zero::NcclCommunicator;
 using zero::ReduceScatter;
 using zero::ThreadCommunicator;
 using zero::standin::NcclFailure;
+using zero::test::contains;
 using zero::test::Elements;
+using zero::test::Ending;
+using zero::test::endings_of;
+using zero::test::Injected;
+using zero::test::nothing_is_left;
 
 /// Long enough for a busy machine, short enough to be waited for.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -43,64 +49,6 @@ constexpr std::int64_t short_deadline_ms = 1500;
 constexpr std::int64_t short_deadline_ms = 500;
 #endif
 constexpr std::int64_t long_deadline_ms = 120'000;
-
-bool contains(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
-
-struct Injected : std::runtime_error {
-  Injected() : std::runtime_error("injected") {}
-};
-
-/// How a rank ended.
-struct Ending {
-  enum class Type { none, nccl, deadline, peer, communication, usage, other };
-  Type type = Type::none;
-  std::string text;
-  std::string call;
-  ncclResult_t result = ncclSuccess;
-};
-
-Ending ending_of(std::exception_ptr const& failure) {
-  using Type = Ending::Type;
-  if (failure == nullptr) return {};
-  try {
-    std::rethrow_exception(failure);
-  } catch (zero::NcclError const& error) {
-    return {Type::nccl, error.what(), error.call(), error.result()};
-  } catch (zero::DeadlineError const& error) {
-    return {Type::deadline, error.what(), "", ncclSuccess};
-  } catch (zero::PeerError const& error) {
-    return {Type::peer, error.what(), "", ncclSuccess};
-  } catch (zero::CommunicationError const& error) {
-    return {Type::communication, error.what(), "", ncclSuccess};
-  } catch (zero::UsageError const& error) {
-    return {Type::usage, error.what(), "", ncclSuccess};
-  } catch (std::exception const& error) {
-    return {Type::other, error.what(), "", ncclSuccess};
-  }
-}
-
-/// Runs `body(threads)` on every rank, each on its device, and says how each ended.
-std::vector<Ending> endings_of(int ranks, std::function<void(ThreadCommunicator&)> const& body) {
-  std::vector<Ending> endings(static_cast<std::size_t>(ranks));
-  zero::run_ranks(ranks, [&](ThreadCommunicator& threads) {
-    zero::test::this_is_rank(threads.rank());
-    CHECK_NOTHROW(zero::detail::check_cuda("cudaSetDevice", cudaSetDevice(threads.rank()), {}));
-    try {
-      body(threads);
-    } catch (...) {
-      endings[static_cast<std::size_t>(threads.rank())] = ending_of(std::current_exception());
-    }
-    zero::test::this_is_rank(-1);
-  });
-  return endings;
-}
-
-bool nothing_is_left() {
-  zero::standin::NcclLive const live = zero::standin::live_nccl();
-  CAPTURE(live.communicators);
-  CAPTURE(live.reductions);
-  return live.communicators == 0 && live.blocks == 0 && live.windows == 0;
-}
 
 /// Everything that a communicator calls.
 void everything(ThreadCommunicator& threads, std::int64_t deadline_ms) {
@@ -201,109 +149,6 @@ TEST_CASE("field case 65: every call of NCCL that fails, at every index, is a ty
   for (NcclFailure const& failure : failures) check_failure(ranks, failure);
 }
 
-TEST_CASE("field case 69: a rank that returns early, throws, or never calls: an error on all by the deadline, in waits outside too") {
-  int const ranks = zero::test::ranks();
-  if (ranks == 1) return;
-  enum class Fault { returns, throws, never_calls, calls_something_else };
-  for (Fault const fault : {Fault::returns, Fault::throws, Fault::never_calls, Fault::calls_something_else}) {
-    CAPTURE(static_cast<int>(fault));
-    zero::test::need_devices(ranks, 7);
-    std::atomic<int> ended = 0;
-    std::atomic<int> raw_waits = 0;
-    auto const start = std::chrono::steady_clock::now();
-    auto const endings = endings_of(ranks, [&](ThreadCommunicator& threads) {
-      CudaStream const stream;
-      CudaStream const behind;
-      Elements<NcclCommunicator, float> values(static_cast<std::size_t>(8 * ranks));
-      NcclCommunicator comm = zero::nccl_over(threads, {.deadline_ms = short_deadline_ms});
-      AllReduce<float> const sum{.send = values.data(), .receive = values.data(), .count = 8, .label = {zero::Subject::gradients, 3}};
-      comm.enqueue(stream, sum);
-      stream.synchronize();
-      if (comm.rank() == ranks - 1) {
-        if (fault == Fault::returns) return;
-        if (fault == Fault::throws) throw Injected();
-        if (fault == Fault::never_calls) {
-          for (int n = ended.load(); n < ranks - 1; n = ended.load()) ended.wait(n);
-          return;
-        }
-        comm.enqueue(stream, AllGather<float>{.send = values.data() + 8 * comm.rank(), .receive = values.data(), .count = 8});
-      } else {
-        comm.enqueue(stream, sum);
-      }
-      behind.wait(stream.record());
-      // What a program does that knows nothing of the library.
-      CHECK(cudaStreamSynchronize(stream.native()) == cudaSuccess);
-      raw_waits.fetch_add(1);
-      CHECK(stream.failure() != nullptr);
-      CHECK(behind.failure() != nullptr);
-      CHECK_THROWS_AS(behind.synchronize(), zero::DeadlineError);
-      CHECK_THROWS_AS(comm.enqueue(behind, sum), zero::DeadlineError);
-      CHECK_THROWS_AS(static_cast<void>(comm.split(0)), zero::DeadlineError);
-      CHECK_THROWS_AS(comm.finalize(), zero::DeadlineError);
-      ended.fetch_add(1);
-      ended.notify_all();
-      stream.synchronize();
-    });
-    auto const passed = std::chrono::steady_clock::now() - start;
-    CHECK(std::chrono::duration_cast<std::chrono::seconds>(passed).count() < 60);
-    CHECK(raw_waits.load() == (fault == Fault::calls_something_else ? ranks : ranks - 1));
-    for (int rank = 0; rank < ranks - 1; ++rank) {
-      Ending const& ending = endings[static_cast<std::size_t>(rank)];
-      CHECK(ending.type == Ending::Type::deadline);
-      CHECK(contains(ending.text, "zero: rank " + std::to_string(rank) + ": all-reduce (gradients 3) was not complete after " +
-                                      std::to_string(short_deadline_ms) + " ms"));
-    }
-    CHECK(nothing_is_left());
-  }
-}
-
-TEST_CASE("field cases 68, 70: a rank that never arrives: starting and splitting end by the deadline") {
-  int const ranks = zero::test::ranks();
-  if (ranks == 1) return;
-  for (bool const splits : {false, true}) {
-    CAPTURE(splits);
-    zero::test::need_devices(ranks);
-    auto const endings = endings_of(ranks, [&](ThreadCommunicator& threads) {
-      ncclUniqueId id{};
-      id.internal[0] = splits ? 'a' : 'b';
-      bool const missing = threads.rank() == ranks - 1;
-      if (missing && !splits) return;
-      NcclCommunicator comm(id, {.rank = threads.rank(), .ranks = ranks, .device = threads.rank()}, {.deadline_ms = short_deadline_ms});
-      if (missing) return;
-      static_cast<void>(comm.split(0));
-    });
-    for (int rank = 0; rank < ranks - 1; ++rank) {
-      Ending const& ending = endings[static_cast<std::size_t>(rank)];
-      CHECK(ending.type == Ending::Type::deadline);
-      CHECK(contains(ending.text, splits ? "split (control) was not complete" : "ncclCommInitRankConfig was not done after "));
-    }
-    CHECK(nothing_is_left());
-  }
-}
-
-TEST_CASE("field case 67: an abort from any thread ends a hang at once, and the first cause is kept") {
-  int const ranks = zero::test::ranks();
-  if (ranks == 1) return;
-  zero::test::need_devices(ranks);
-  auto const endings = endings_of(ranks, [&](ThreadCommunicator& threads) {
-    CudaStream const stream;
-    Elements<NcclCommunicator, float> values(8);
-    NcclCommunicator comm = zero::nccl_over(threads, {.deadline_ms = long_deadline_ms});
-    NcclCommunicator child = comm.split(0);
-    if (comm.rank() < ranks - 1) child.enqueue(stream, AllReduce<float>{.send = values.data(), .receive = values.data(), .count = 8});
-    std::thread other([&comm] {
-      comm.abort(std::make_exception_ptr(Injected()));
-      comm.abort(std::make_exception_ptr(std::runtime_error("second")));
-    });
-    CHECK(cudaStreamSynchronize(stream.native()) == cudaSuccess);
-    other.join();
-    CHECK_THROWS_AS(child.enqueue(stream, Barrier{}), Injected);
-    comm.enqueue(stream, Barrier{});
-  });
-  for (Ending const& ending : endings) CHECK(ending.text == "injected");
-  CHECK(nothing_is_left());
-}
-
 TEST_CASE("an error that NCCL reports later ends a hang before the deadline") {
   int const ranks = zero::test::ranks();
   if (ranks == 1) return;
@@ -335,30 +180,12 @@ TEST_CASE("a failed stream takes the communicator along: its peers would wait") 
   for (Ending const& ending : endings) CHECK(ending.text == "injected");
 }
 
-TEST_CASE("ranks of one process fail together, at once") {
+TEST_CASE("ranks of one process of which one cannot start all end") {
   int const ranks = zero::test::ranks();
   if (ranks == 1) return;
   zero::test::need_devices(ranks);
   std::vector<int> devices;
   for (int device = 0; device < ranks; ++device) devices.push_back(device);
-  auto communicators = zero::nccl_all_devices(devices, {.deadline_ms = long_deadline_ms});
-  auto const endings = endings_of(ranks, [&](ThreadCommunicator& threads) {
-    NcclCommunicator comm = std::move(communicators[static_cast<std::size_t>(threads.rank())]);
-    CudaStream const stream;
-    Elements<NcclCommunicator, float> values(8);
-    if (comm.rank() == 0) throw Injected();
-    comm.enqueue(stream, AllReduce<float>{.send = values.data(), .receive = values.data(), .count = 8});
-    CHECK(cudaStreamSynchronize(stream.native()) == cudaSuccess);
-    stream.synchronize();
-  });
-  CHECK(endings[0].text == "injected");
-  for (int rank = 1; rank < ranks; ++rank) {
-    CHECK(endings[static_cast<std::size_t>(rank)].type == Ending::Type::peer);
-    CHECK(contains(endings[static_cast<std::size_t>(rank)].text, "rank 0 failed first"));
-  }
-  communicators.clear();
-  CHECK(nothing_is_left());
-  // One that cannot start ends them all.
   zero::standin::fail_nccl({.function = "ncclCommInitRankConfig", .call = 2});
   CHECK_THROWS_AS(static_cast<void>(zero::nccl_all_devices(devices, {.deadline_ms = long_deadline_ms})), zero::NcclError);
   CHECK(nothing_is_left());
@@ -389,27 +216,6 @@ TEST_CASE("each call of CUDA in the start of all ranks of a process fails: a typ
       CHECK(nothing_is_left());
     }
   }
-}
-
-TEST_CASE("a body that throws ends its group: what it called is started, and the thread is outside") {
-  int const ranks = zero::test::ranks();
-  zero::test::need_devices(ranks);
-  auto const endings = endings_of(ranks, [&](ThreadCommunicator& threads) {
-    CudaStream const stream;
-    Elements<NcclCommunicator, float> values(8, 1.0f);
-    NcclCommunicator comm = zero::nccl_over(threads, {.deadline_ms = long_deadline_ms});
-    AllReduce<float> const sum{.send = values.data(), .receive = values.data(), .count = 8};
-    CHECK_THROWS_AS(comm.group(stream,
-                               [&] {
-                                 comm.enqueue(stream, sum);
-                                 comm.enqueue(stream, AllReduce<float>{.send = values.data(), .receive = values.data(), .count = -1});
-                               }),
-                    zero::UsageError);
-    comm.enqueue(stream, sum);
-    stream.synchronize();
-    CHECK(values[0] == static_cast<float>(ranks * ranks));
-  });
-  for (Ending const& ending : endings) CHECK(ending.text == "");
 }
 
 TEST_CASE("adopted communicators stay their owner's") {

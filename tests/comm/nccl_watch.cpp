@@ -42,13 +42,14 @@ constexpr std::int64_t deadline_ms = 300;
 #endif
 
 /// Runs `body(comm)` on two ranks.
+/// @param deadline  of the communicator [milliseconds]; a long one where it is not what the test is about
 template <class Body>
-void two_ranks(Body const& body) {
+void two_ranks(Body const& body, std::int64_t deadline = deadline_ms) {
   zero::test::need_devices(2);
   zero::run_ranks(2, [&](ThreadCommunicator& threads) {
     zero::test::this_is_rank(threads.rank());
     CHECK_NOTHROW(zero::detail::check_cuda("cudaSetDevice", cudaSetDevice(threads.rank()), {}));
-    NcclCommunicator comm = zero::nccl_over(threads, {.deadline_ms = deadline_ms});
+    NcclCommunicator comm = zero::nccl_over(threads, {.deadline_ms = deadline});
     body(comm);
     zero::test::this_is_rank(-1);
   });
@@ -165,59 +166,65 @@ TEST_CASE("a device that fails is said as that, not as a peer that is late") {
 }
 
 TEST_CASE("many operations in flight, on another device than the thread's current one") {
-  two_ranks([](NcclCommunicator& comm) {
-    static zero::test::Gate gates[2];
-    zero::test::Gate& gate = gates[comm.rank()];
-    CudaStream const stream;
-    zero::test::OpenAtEnd const open(gate);
-    Elements<NcclCommunicator, float> values(8);
-    REQUIRE(zero::standin::launch(stream.native(), [&gate] { gate.pass(); }) == cudaSuccess);
-    REQUIRE(cudaSetDevice(0) == cudaSuccess);
-    for (int i = 0; i < 600; ++i) comm.enqueue(stream, AllReduce<float>{.send = values.data(), .receive = values.data(), .count = 8});
-    gate.open();
-    CHECK_NOTHROW(stream.synchronize());
-    CHECK_NOTHROW(comm.finalize());
-  });
+  two_ranks(
+      [](NcclCommunicator& comm) {
+        static zero::test::Gate gates[2];
+        zero::test::Gate& gate = gates[comm.rank()];
+        CudaStream const stream;
+        zero::test::OpenAtEnd const open(gate);
+        Elements<NcclCommunicator, float> values(8);
+        REQUIRE(zero::standin::launch(stream.native(), [&gate] { gate.pass(); }) == cudaSuccess);
+        REQUIRE(cudaSetDevice(0) == cudaSuccess);
+        for (int i = 0; i < 600; ++i) comm.enqueue(stream, AllReduce<float>{.send = values.data(), .receive = values.data(), .count = 8});
+        gate.open();
+        CHECK_NOTHROW(stream.synchronize());
+        CHECK_NOTHROW(comm.finalize());
+      },
+      60'000);
 }
 
 TEST_CASE("inside a group of one communicator nothing is waited for, or enqueued to another one") {
-  two_ranks([](NcclCommunicator& comm) {
-    CudaStream const stream;
-    NcclCommunicator other = comm.split(0);
-    std::string text;
-    std::string waits;
-    comm.group(stream, [&] {
-      comm.enqueue(stream, Barrier{});
-      text = message_of([&] { other.enqueue(stream, Barrier{}); });
-      waits += message_of([&] { static_cast<void>(comm.split(0)); });
-      waits += message_of([&] { comm.finalize(); });
-      waits += message_of([&] { static_cast<void>(comm.release()); });
-    });
-    CHECK(contains(text, "inside group() of one NCCL communicator"));
-    for (char const* call : {"split", "finalize", "release"}) CHECK(contains(waits, call + std::string(": inside group() nothing")));
-    other.enqueue(stream, Barrier{});
-    stream.synchronize();
-  });
+  two_ranks(
+      [](NcclCommunicator& comm) {
+        CudaStream const stream;
+        NcclCommunicator other = comm.split(0);
+        std::string text;
+        std::string waits;
+        comm.group(stream, [&] {
+          comm.enqueue(stream, Barrier{});
+          text = message_of([&] { other.enqueue(stream, Barrier{}); });
+          waits += message_of([&] { static_cast<void>(comm.split(0)); });
+          waits += message_of([&] { comm.finalize(); });
+          waits += message_of([&] { static_cast<void>(comm.release()); });
+        });
+        CHECK(contains(text, "inside group() of one NCCL communicator"));
+        for (char const* call : {"split", "finalize", "release"}) CHECK(contains(waits, call + std::string(": inside group() nothing")));
+        other.enqueue(stream, Barrier{});
+        stream.synchronize();
+      },
+      60'000);
 }
 
 TEST_CASE("reductions that are captured leave the order of the others as it was") {
-  two_ranks([](NcclCommunicator& comm) {
-    CudaStream const stream;
-    CudaStream const other;
-    zero::CudaPinnedMemory memory;
-    zero::Ordered ordered{zero::Borrowed{comm}, memory};
-    Elements<NcclCommunicator, float> values(8);
-    AllReduce<float> const sum{.send = values.data(), .receive = values.data(), .count = 8};
-    ordered.enqueue(stream, sum);
-    stream.synchronize();
-    for (CudaStream const* const at : {&stream, &other}) {
-      auto const graph = zero::CudaDevice::capture(*at, *at, [&] { ordered.enqueue(*at, sum); });
-      zero::CudaDevice::launch(*at, graph);
-      at->synchronize();
-    }
-    CHECK_NOTHROW(ordered.enqueue(other, sum));
-    CHECK_NOTHROW(ordered.enqueue(stream, sum));
-    other.synchronize();
-    stream.synchronize();
-  });
+  two_ranks(
+      [](NcclCommunicator& comm) {
+        CudaStream const stream;
+        CudaStream const other;
+        zero::CudaPinnedMemory memory;
+        zero::Ordered ordered{zero::Borrowed{comm}, memory};
+        Elements<NcclCommunicator, float> values(8);
+        AllReduce<float> const sum{.send = values.data(), .receive = values.data(), .count = 8};
+        ordered.enqueue(stream, sum);
+        stream.synchronize();
+        for (CudaStream const* const at : {&stream, &other}) {
+          auto const graph = zero::CudaDevice::capture(*at, *at, [&] { ordered.enqueue(*at, sum); });
+          zero::CudaDevice::launch(*at, graph);
+          at->synchronize();
+        }
+        CHECK_NOTHROW(ordered.enqueue(other, sum));
+        CHECK_NOTHROW(ordered.enqueue(stream, sum));
+        other.synchronize();
+        stream.synchronize();
+      },
+      60'000);
 }
