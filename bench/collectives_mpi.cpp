@@ -3,7 +3,7 @@
 /// Collectives between MPI processes: `Ordered<MpiCommunicator>` and `MpiCommunicator` against MPI's own blocking calls in the same run. Every run
 /// checks its result. To be started by mpirun.
 ///
-/// `bench_collectives_mpi [largest size in MiB = 64] [repetitions = 9] [staging in KiB = 4096]`
+/// `bench_collectives_mpi [largest size in MiB = 64] [repetitions = 9] [staging in KiB = 16384]`
 
 #include <zero/comm/mpi_environment.hpp>
 
@@ -111,7 +111,7 @@ private:
 int main(int argc, char** argv) {
   std::int64_t const mib = argc > 1 ? std::atoll(argv[1]) : 64;
   int const repetitions = argc > 2 ? std::atoi(argv[2]) : 9;
-  std::int64_t const staging_kib = argc > 3 ? std::atoll(argv[3]) : 4096;
+  std::int64_t const staging_kib = argc > 3 ? std::atoll(argv[3]) : 16384;
   if (mib < 1 || repetitions < 1 || staging_kib < 1) {
     std::fprintf(stderr, "usage: %s [largest MiB] [repetitions] [KiB of staging memory]\n", argv[0]);
     return 2;

@@ -99,6 +99,23 @@ TEST_CASE("field case 59: an announcement on one rank against a collective on an
   }
 }
 
+TEST_CASE("all-to-alls with and without own parts do not belong together") {
+  int const ranks = zero::test::ranks();
+  if (ranks == 1) return;
+  std::vector<std::string> const texts = mismatches(ranks, [&](auto& checked) {
+    std::vector<float> const send(static_cast<std::size_t>(ranks));
+    std::vector<float> receive(send.size());
+    checked.enqueue(
+        zero::HostStreamRef::calling_thread(),
+        zero::AllToAll<float>{.send = send.data(), .receive = receive.data(), .count = 1, .own_part = checked.rank() != ranks - 1});
+  });
+  for (std::string const& text : texts) {
+    CAPTURE(text);
+    CHECK(contains(text, "all-to-all of 1 fp32 per pair for"));
+    CHECK(contains(text, "all-to-all of 1 fp32 per pair of different ranks for"));
+  }
+}
+
 TEST_CASE("the checks cost 72 bytes a peer, labelled control, and nothing at one rank") {
   zero::run_ranks(zero::test::ranks(), [](zero::ThreadCommunicator& comm) {
     zero::Traffic traffic;

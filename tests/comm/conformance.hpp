@@ -175,12 +175,18 @@ bool all_to_alls(C& comm, StreamOf<C> stream, std::int64_t count) {
   std::int64_t const some = count / 3;
   Elements<C, T> cut(static_cast<std::size_t>(some * comm.size()));
   comm.enqueue(stream, AllToAll<T>{.send = send.data() + (count - some), .receive = at(cut), .count = some, .stride = count});
+  Elements<C, T> others(static_cast<std::size_t>((comm.size() - 1) * some + 1));
+  comm.enqueue(stream,
+               AllToAll<T>{.send = send.data() + (count - some), .receive = at(others), .count = some, .stride = count, .own_part = false});
   stream.synchronize();
   bool passed = true;
   for (int from = 0; from < comm.size(); ++from) {
     std::vector<T> const expected = elements_of<T>(from, count, comm.rank() * count);
     passed = passed && same_bits(at(receive, from * count), expected.data(), count);
     passed = passed && same_bits(at(cut, from * some), expected.data() + (count - some), some);
+    if (from == comm.rank()) continue;
+    int const place = from < comm.rank() ? from : from - 1;
+    passed = passed && same_bits(at(others, place * some), expected.data() + (count - some), some);
   }
   return passed;
 }

@@ -187,15 +187,28 @@ TEST_CASE("the functor for other devices gives the bits of the host's pass") {
   });
   for (int ranks : {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 64, 100}) {
     std::int64_t const count = 500;
-    std::vector<float> const staged = noise<float>(3, count * ranks);
+    std::vector<float> const parts = noise<float>(3, count * ranks);
     std::vector<float> pass(static_cast<std::size_t>(count));
     std::vector<float> elements(pass);
     std::vector<std::byte> pointers(static_cast<std::size_t>(ranks) * sizeof(void*));
-    zero::detail::OrderedElement<Sum, float> functor{staged.data(), pass.data(), count, ranks, 0.3f};
+    zero::detail::OrderedElement<Sum, float> functor{parts.data(), nullptr, pass.data(), count, ranks, ranks, 0.3f};
     zero::detail::OrderedPass<Sum, float>{functor, pointers.data()}();
     functor.to = elements.data();
     for (std::int64_t i = 0; i < count; ++i) functor(i);
     CHECK(zero::test::same_bits(pass.data(), elements.data(), count));
+    // One rank's part is where it was, and receives the result.
+    for (int const rank : {0, ranks / 2, ranks - 1}) {
+      std::vector<float> own(parts.begin() + rank * count, parts.begin() + (rank + 1) * count);
+      std::vector<float> others(parts);
+      others.erase(others.begin() + rank * count, others.begin() + (rank + 1) * count);
+      for (bool const by_pass : {true, false}) {
+        std::vector<float> result(own);
+        functor = {others.data(), result.data(), result.data(), count, ranks, rank, 0.3f};
+        if (by_pass) zero::detail::OrderedPass<Sum, float>{functor, pointers.data()}();
+        for (std::int64_t i = 0; i < count && !by_pass; ++i) functor(i);
+        CHECK(zero::test::same_bits(result.data(), pass.data(), count));
+      }
+    }
   }
 }
 

@@ -271,7 +271,7 @@ inline MpiCommunicator MpiCommunicator::split(int color, int key, SourceLocation
     detail::check_mpi(
         MPI_Iallgather(&choices.back(), sizeof(Choice), MPI_BYTE, choices.data(), sizeof(Choice), MPI_BYTE, group_->comm(), &request),
         "MPI_Iallgather", group_->own_name());
-    group_->complete(request, call);
+    group_->complete(&request, 1, call);
     received.take_back();
     for (int peer = size() - 1; peer >= 0; --peer) {
       if (choices[static_cast<std::size_t>(peer)].color < 0) refused = peer;

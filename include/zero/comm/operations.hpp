@@ -175,7 +175,8 @@ struct Broadcast {
 
 /// Rank s sends elements [r * stride, r * stride + count) of `send` to rank r, which receives them at `receive + s * count`.
 ///
-/// `receive` holds size() * count elements, `send` (size() - 1) * stride + count; they must not overlap.
+/// `receive` holds size() * count elements, `send` (size() - 1) * stride + count; they must not overlap. Where `own_part` is false, what a rank
+/// would send to itself is left out: `receive` holds the others' parts, one behind the other, (size() - 1) * count elements.
 /// @par Communication
 /// (N - 1) * count elements received per rank.
 template <Element T>
@@ -189,10 +190,15 @@ struct AllToAll {
   std::int64_t count = 0;  ///< Elements per pair of ranks.
   Label label = {};
   std::int64_t stride =
-      0;  ///< From one rank's part of `send` to the next one's [elements], at least count; 0: count. Ranks may differ in it.
+      0;                 ///< From one rank's part of `send` to the next one's [elements], at least count; 0: count. Ranks may differ in it.
+  bool own_part = true;  ///< Whether a rank also receives from itself. Equal on all ranks.
 
   /// The stride that is meant.
   [[nodiscard]] constexpr std::int64_t send_stride() const noexcept { return stride == 0 ? count : stride; }
+  /// Where `receiver` has what comes from `sender`, behind its `receive` [elements].
+  [[nodiscard]] constexpr std::int64_t place(int sender, int receiver) const noexcept {
+    return (sender - (!own_part && sender > receiver ? 1 : 0)) * count;
+  }
 
   /// Bytes that `rank` receives from its peers.
   [[nodiscard]] constexpr std::int64_t received_bytes(int ranks, int) const noexcept {

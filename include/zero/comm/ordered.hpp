@@ -27,7 +27,7 @@ namespace zero {
 struct OrderedOptions {
   /// Memory for what has been received and is not added yet [bytes]. What is larger is done in parts of this size. At least 64 bytes a rank
   /// are taken.
-  std::int64_t staging_bytes = std::int64_t{4} << 20;
+  std::int64_t staging_bytes = std::int64_t{16} << 20;
 };
 
 namespace detail {
@@ -159,16 +159,15 @@ private:
     return inner.size() == 1 ? 0 : options.staging_bytes > least ? options.staging_bytes : least;
   }
 
-  /// How many elements of each rank the staging memory holds: whole cache lines.
+  /// How many elements of so many ranks the staging memory holds: whole cache lines.
   template <Element T>
-  [[nodiscard]] std::int64_t capacity() const noexcept {
-    return staging_.size() / size() / line_bytes * line_bytes / static_cast<std::int64_t>(sizeof(T));
+  [[nodiscard]] std::int64_t capacity(int ranks) const noexcept {
+    return staging_.size() / ranks / line_bytes * line_bytes / static_cast<std::int64_t>(sizeof(T));
   }
 
-  /// Calls part(begin, count) for the parts of `count` elements that fit; at least once, so that ranks meet also where nothing is moved.
-  template <Element T, class Part>
-  void for_parts(std::int64_t count, Part const& part) {
-    std::int64_t const most = capacity<T>();
+  /// Calls part(begin, count) for the parts of `count` elements, `most` or less; at least once, so that ranks meet also where nothing is moved.
+  template <class Part>
+  static void for_parts(std::int64_t count, std::int64_t most, Part const& part) {
     std::int64_t begin = 0;
     do {
       std::int64_t const rest = count - begin;
@@ -177,19 +176,22 @@ private:
     } while (begin < count);
   }
 
-  /// Reduces what lies in the staging memory, `count` elements from each rank, into `to`.
+  /// Reduces what the peers have sent, `count` elements each, and this rank's own part into `to`.
   template <class Op, Element T>
-  void reduce_staging(StreamOf<Inner> stream, T* to, std::int64_t count, float factor) {
-    detail::reduce_staged<Device>(stream, detail::OrderedElement<Op, T>{staged<T>(), to, count, size(), factor}, pointers_.get());
+  void reduce_staging(StreamOf<Inner> stream, T const* own, T* to, std::int64_t count, float factor) {
+    detail::reduce_staged<Device>(stream, detail::OrderedElement<Op, T>{staged<T>(), own, to, count, size(), rank(), factor},
+                                  pointers_.get());
   }
 
   template <Element T, class Op>
   void reduce(StreamOf<Inner> stream, ReduceScatter<T, Op> const& o, SourceLocation where) {
-    for_parts<T>(o.count, [&](std::int64_t begin, std::int64_t count) {
-      detail::enqueue_at(inner_, stream,
-                         AllToAll<T>{.send = o.send + begin, .receive = staged<T>(), .count = count, .label = o.label, .stride = o.count},
-                         where);
-      reduce_staging<Op>(stream, o.receive + begin, count, o.factor);
+    for_parts(o.count, capacity<T>(size() - 1), [&](std::int64_t begin, std::int64_t count) {
+      T const* const parts = o.send + begin;
+      detail::enqueue_at(
+          inner_, stream,
+          AllToAll<T>{.send = parts, .receive = staged<T>(), .count = count, .label = o.label, .stride = o.count, .own_part = false},
+          where);
+      reduce_staging<Op>(stream, parts + rank() * o.count, o.receive + begin, count, o.factor);
     });
   }
 
@@ -197,21 +199,24 @@ private:
   void reduce(StreamOf<Inner> stream, AllReduce<T, Op> const& o, SourceLocation where) {
     std::int64_t const share = o.count / size();
     if (share > 0) {
-      for_parts<T>(share, [&](std::int64_t begin, std::int64_t count) {
+      for_parts(share, capacity<T>(size() - 1), [&](std::int64_t begin, std::int64_t count) {
+        T const* const parts = o.send + begin * size();
         T* const result = o.receive + begin * size();
         T* const own = result + count * rank();
         detail::enqueue_at(inner_, stream,
-                           AllToAll<T>{.send = o.send + begin * size(), .receive = staged<T>(), .count = count, .label = o.label}, where);
-        reduce_staging<Op>(stream, own, count, o.factor);
+                           AllToAll<T>{.send = parts, .receive = staged<T>(), .count = count, .label = o.label, .own_part = false}, where);
+        reduce_staging<Op>(stream, parts + count * rank(), own, count, o.factor);
         detail::enqueue_at(inner_, stream, AllGather<T>{.send = own, .receive = result, .count = count, .label = o.label}, where);
       });
     }
     std::int64_t const done = share * size();
     if (done == o.count && done > 0) return;
-    for_parts<T>(o.count - done, [&](std::int64_t begin, std::int64_t count) {
+    for_parts(o.count - done, capacity<T>(size()), [&](std::int64_t begin, std::int64_t count) {
       detail::enqueue_at(inner_, stream,
                          AllGather<T>{.send = o.send + done + begin, .receive = staged<T>(), .count = count, .label = o.label}, where);
-      reduce_staging<Op>(stream, o.receive + done + begin, count, o.factor);
+      // From all ranks, this one too.
+      detail::OrderedElement<Op, T> const sum{staged<T>(), nullptr, o.receive + done + begin, count, size(), size(), o.factor};
+      detail::reduce_staged<Device>(stream, sum, pointers_.get());
     });
   }
 

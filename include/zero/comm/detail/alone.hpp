@@ -26,6 +26,9 @@ struct Scaled {
 
 template <class D, class Operation>
 void enqueue_alone(typename D::Stream stream, Operation const& operation) {
+  if constexpr (requires { operation.own_part; }) {
+    if (!operation.own_part) return;
+  }
   if constexpr (requires { operation.send; }) {
     using T = typename Operation::element;
     if constexpr (requires { operation.factor; } && RealElement<T>) {

@@ -114,7 +114,8 @@ void check_arguments(AllToAll<T> const& o, int ranks, RankName rank, SourceLocat
     refuse<AllToAll<T>>("a stride of " + std::to_string(o.stride) + " does not fit into an address space", where, rank);
   }
   std::int64_t const sent = o.count == 0 ? 0 : (ranks - 1) * o.send_stride() + o.count;
-  if (overlap<T>(o.send, sent, o.receive, ranks * o.count)) refuse_text<AllToAll<T>>("send and receive overlap", where, rank);
+  if (overlap<T>(o.send, sent, o.receive, (o.own_part ? ranks : ranks - 1) * o.count))
+    refuse_text<AllToAll<T>>("send and receive overlap", where, rank);
 }
 
 inline void check_arguments(Barrier const&, int, RankName, SourceLocation) noexcept {}

@@ -24,8 +24,8 @@ struct Fingerprint {
   std::int64_t count = 0;
   Label label = {};
   std::uint32_t factor_bits = 0;
-  std::uint32_t reserved = 0;
-  char text[text_bytes] = {};  ///< Announcements: what is announced, cut off and terminated.
+  std::uint32_t without_own = 0;  ///< Of an all-to-all: ranks receive nothing from themselves.
+  char text[text_bytes] = {};     ///< Announcements: what is announced, cut off and terminated.
 
   friend constexpr bool operator==(Fingerprint const&, Fingerprint const&) = default;
 };
@@ -44,6 +44,7 @@ template <class Operation>
     result.factor_bits = std::bit_cast<std::uint32_t>(operation.factor);
   }
   if constexpr (requires { operation.root; }) result.root = operation.root;
+  if constexpr (requires { operation.own_part; }) result.without_own = operation.own_part ? 0 : 1;
   if constexpr (requires { operation.text; }) {
     for (int i = 0; i + 1 < Fingerprint::text_bytes && operation.text != nullptr && operation.text[i] != '\0'; ++i)
       result.text[i] = operation.text[i];
@@ -58,7 +59,7 @@ template <class Operation>
   if (call.element >= 0) {
     words += " of " + std::to_string(call.count) + " " + element_name(static_cast<ElementType>(call.element));
     if (call.kind == OperationKind::all_gather || call.kind == OperationKind::reduce_scatter) words += " per rank";
-    if (call.kind == OperationKind::all_to_all) words += " per pair";
+    if (call.kind == OperationKind::all_to_all) words += call.without_own != 0 ? " per pair of different ranks" : " per pair";
   }
   if (call.root >= 0) words += " from root " + std::to_string(call.root);
   if (call.reduction != 0 && call.factor_bits != std::bit_cast<std::uint32_t>(1.0f)) {

@@ -39,15 +39,13 @@ public:
     });
   }
 
+  /// Messages between every two ranks. MPI_Ialltoall would move the own part too, and takes longer (bench/collectives_mpi.cpp).
   template <Element T>
   void perform(AllToAll<T> const& o) {
-    for_parts(o.count, elements_at_once<T>(group_.size()), [&](std::int64_t begin, std::int64_t count) {
-      MpiBytes const sent = bytes_of<T>(count, o.send_stride());
-      MpiBytes const received = bytes_of<T>(count, o.count);
-      run(o, "MPI_Ialltoall", [&](MPI_Request* request) {
-        return MPI_Ialltoall(o.send + begin, sent.count(), sent.type(), o.receive + begin, received.count(), received.type(), comm(),
-                             request);
-      });
+    T const* const own = o.send + group_.rank() * o.send_stride();
+    if (o.own_part && o.count > 0) std::memcpy(o.receive + group_.rank() * o.count, own, static_cast<std::size_t>(o.count) * sizeof(T));
+    for_parts(o.count, elements_at_once<T>(1), [&](std::int64_t begin, std::int64_t count) {
+      for (int first = 1; first < group_.size(); first += peers_at_once) exchange(o, begin, count, first);
     });
   }
 
@@ -101,6 +99,37 @@ public:
   }
 
 private:
+  static constexpr int peers_at_once = 32;
+
+  /// With the peers that are `first` ranks away and further, each way.
+  template <Element T>
+  void exchange(AllToAll<T> const& o, std::int64_t begin, std::int64_t count, int first) {
+    int const rank = group_.rank();
+    int const size = group_.size();
+    int const end = size - first < peers_at_once ? size : first + peers_at_once;
+    int const bytes = static_cast<int>(count * static_cast<std::int64_t>(sizeof(T)));
+    MPI_Request requests[2 * peers_at_once];
+    int started = 0;
+    try {
+      for (int k = first; k < end; ++k) {
+        int const peer = (rank + size - k) % size;
+        T* const to = o.receive + o.place(peer, rank) + begin;
+        check_mpi(MPI_Irecv(to, bytes, MPI_BYTE, peer, 0, comm(), requests + started), "MPI_Irecv", group_.own_name());
+        ++started;
+      }
+      for (int k = first; k < end; ++k) {
+        int const peer = (rank + k) % size;
+        T const* const from = o.send + peer * o.send_stride() + begin;
+        check_mpi(MPI_Isend(from, bytes, MPI_BYTE, peer, 0, comm(), requests + started), "MPI_Isend", group_.own_name());
+        ++started;
+      }
+    } catch (...) {
+      if (started > 0) mpi_may_still_write() = true;
+      throw;
+    }
+    group_.complete(requests, started, [&] { return fingerprint(o); });
+  }
+
   /// More than MPI is given at once: what it adds in one call is put together in memory of our own.
   template <Element T, class Op>
   void reduce_in_parts(ReduceScatter<T, Op> const& o, MPI_Op op) {
@@ -136,7 +165,7 @@ private:
   void run(Operation const& operation, char const* name, Start const& start) {
     MPI_Request request = MPI_REQUEST_NULL;
     check_mpi(start(&request), name, group_.own_name());
-    group_.complete(request, [&] { return fingerprint(operation); });
+    group_.complete(&request, 1, [&] { return fingerprint(operation); });
   }
 
   /// Calls part(begin, count) for parts of `count` elements, `most` or less. At least once, so that ranks meet also where nothing is moved.

@@ -103,18 +103,19 @@ public:
   void end_turn() noexcept { turn_.fetch_add(1, std::memory_order_acq_rel); }
 
   /// Waits for an operation that has been started.
-  /// @param call  says what it is: returns a `Fingerprint`.
+  /// @param requests  what MPI has given for it, `count` of them.
+  /// @param call      says what it is: returns a `Fingerprint`.
   /// @throws PeerError, MismatchError, DeadlineError what kept it from ending.
   template <class Call>
-  void complete(MPI_Request request, Call const& call) {
-    if (!test(request)) complete_later(request, call());
+  void complete(MPI_Request* requests, int count, Call const& call) {
+    if (!test(requests, count)) complete_later(requests, count, call());
     delay_point();
   }
 
 private:
-  bool test(MPI_Request& request) {
+  bool test(MPI_Request* requests, int count) {
     int done = 0;
-    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test", own_name());
+    check_mpi(MPI_Testall(count, requests, &done, MPI_STATUSES_IGNORE), "MPI_Testall", own_name());
     return done != 0;
   }
 
@@ -126,16 +127,16 @@ private:
     }
   }
 
-  [[gnu::noinline]] void complete_later(MPI_Request request, Fingerprint const& call) {
+  [[gnu::noinline]] void complete_later(MPI_Request* requests, int count, Fingerprint const& call) {
     std::uint32_t const turn = turn_.load(std::memory_order_relaxed);
     MpiPatience patience(options_.deadline_ms);
-    while (!test(request)) {
+    while (!test(requests, count)) {
       if (!patience.pause()) continue;
       domain_->poll();
       int const left = domain_->left_before(id_, turn);
       if (left >= 0) domain_->fail_by_return(left);
       if (domain_->failed()) {
-        if (completes_soon(request)) return;
+        if (completes_soon(requests, count)) return;
         mpi_may_still_write() = true;
         throw_if_failed();
       }
@@ -149,9 +150,9 @@ private:
   }
 
   /// After a failure. What peers had sent before it shall arrive while the buffers are there: MPI cannot take a collective back.
-  bool completes_soon(MPI_Request& request) {
+  bool completes_soon(MPI_Request* requests, int count) {
     MpiPatience patience(20);
-    while (!test(request)) {
+    while (!test(requests, count)) {
       patience.pause();
       if (patience.overdue()) return false;
     }

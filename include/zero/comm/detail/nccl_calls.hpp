@@ -61,10 +61,11 @@ public:
     char const* call = "ncclGroupEnd";
     ncclResult_t result = ncclSuccess;
     for (int peer = 0; peer < handle_.size() && proceeds(result); ++peer) {
+      if (peer == handle_.rank() && !o.own_part) continue;
       result = ncclSend(o.send + peer * o.send_stride(), size(o.count), type<T>, peer, comm_, stream_);
       if (!proceeds(result)) call = "ncclSend";
       if (proceeds(result)) {
-        result = ncclRecv(o.receive + peer * o.count, size(o.count), type<T>, peer, comm_, stream_);
+        result = ncclRecv(o.receive + o.place(peer, handle_.rank()), size(o.count), type<T>, peer, comm_, stream_);
         if (!proceeds(result)) call = "ncclRecv";
       }
     }
@@ -133,6 +134,9 @@ void check_nccl_factor(Operation const& operation, int ranks, RankName rank, Sou
 /// The operation of a group of one rank: a copy, if the result is not in place.
 template <class Operation>
 void enqueue_nccl_alone(CudaStreamRef stream, Operation const& operation, SourceLocation where) {
+  if constexpr (requires { operation.own_part; }) {
+    if (!operation.own_part) return;
+  }
   if constexpr (requires { operation.send; }) {
     constexpr auto bytes = static_cast<std::int64_t>(sizeof(typename Operation::element));
     CudaDevice::copy(stream, operation.receive, operation.send, operation.count * bytes, where);

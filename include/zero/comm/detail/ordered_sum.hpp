@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
-/// The reduction of what all ranks have sent to one, lying rank after rank in one buffer, in the order of fixed_order.hpp, on any device.
+/// The reduction of what all ranks have sent to one, lying rank after rank in one buffer, and of its own, in the order of fixed_order.hpp, on any
+/// device.
 
 #include <cstddef>
 #include <cstdint>
@@ -51,55 +52,62 @@ ZERO_HOST_DEVICE ZERO_FIXED_ORDER inline T rounded_once(compute_t<T> value, floa
   return rounded<Op, T>(value, factor);
 }
 
-/// The tree over N ranks, whose elements lie `count` apart. (P is a parameter because nvcc wants no host function in the body.)
-template <class Op, int N, Element T, int P = tree_split(N)>
-ZERO_HOST_DEVICE ZERO_FIXED_ORDER inline compute_t<T> staged_tree(T const* staged, std::int64_t count) noexcept {
-  if constexpr (N == 1) {
-    return widened(*staged);
-  } else {
-    return merged<Op>(staged_tree<Op, P>(staged, count), staged_tree<Op, N - P>(staged + P * count, count));
-  }
-}
-
 /// Reduces one element. Up to eight ranks are one expression. Of more, subtrees of eight are merged as in a binary counter; what is left at the
 /// end, each of half the size of the one before or less, from the right. Recursion of templates: with constant indices all of it stays in
 /// registers of a device.
 template <class Op, Element T>
 struct OrderedElement {
-  T const* staged;  ///< Rank s's element i lies at staged[s * count + i].
-  T* to;
+  T const* staged;  ///< What has been received: parts of `count` elements, in the order of the ranks.
+  T const* own;     ///< This rank's part.
+  T* to;            ///< May be `own`.
   std::int64_t count;
   std::int32_t ranks;
+  std::int32_t rank;  ///< Whose part is not staged; `ranks` where all are.
   float factor;
 
   ZERO_HOST_DEVICE ZERO_FIXED_ORDER void operator()(std::int64_t i) const noexcept {
-    to[i] = rounded_once<Op, T>(ranks <= 8 ? small_tree(staged + i, ranks) : large_tree(staged + i), factor);
+    to[i] = rounded_once<Op, T>(ranks <= 8 ? small_tree(0, ranks, i) : large_tree(i), factor);
+  }
+
+  /// Where the part of that rank begins.
+  [[nodiscard]] ZERO_HOST_DEVICE T const* part(std::int32_t of) const noexcept {
+    return of == rank ? own : staged + (of > rank ? of - 1 : of) * count;
   }
 
 private:
   using C = compute_t<T>;
 
-  ZERO_HOST_DEVICE ZERO_FIXED_ORDER C small_tree(T const* from, std::int32_t n) const noexcept {
+  /// The tree over N ranks. (P is a parameter because nvcc wants no host function in the body.)
+  template <int N, int P = tree_split(N)>
+  ZERO_HOST_DEVICE ZERO_FIXED_ORDER C tree_from(std::int32_t first, std::int64_t i) const noexcept {
+    if constexpr (N == 1) {
+      return widened(part(first)[i]);
+    } else {
+      return merged<Op>(tree_from<P>(first, i), tree_from<N - P>(first + P, i));
+    }
+  }
+
+  ZERO_HOST_DEVICE ZERO_FIXED_ORDER C small_tree(std::int32_t first, std::int32_t n, std::int64_t i) const noexcept {
     switch (n) {
-      case 1: return staged_tree<Op, 1>(from, count);
-      case 2: return staged_tree<Op, 2>(from, count);
-      case 3: return staged_tree<Op, 3>(from, count);
-      case 4: return staged_tree<Op, 4>(from, count);
-      case 5: return staged_tree<Op, 5>(from, count);
-      case 6: return staged_tree<Op, 6>(from, count);
-      case 7: return staged_tree<Op, 7>(from, count);
-      default: return staged_tree<Op, 8>(from, count);
+      case 1: return tree_from<1>(first, i);
+      case 2: return tree_from<2>(first, i);
+      case 3: return tree_from<3>(first, i);
+      case 4: return tree_from<4>(first, i);
+      case 5: return tree_from<5>(first, i);
+      case 6: return tree_from<6>(first, i);
+      case 7: return tree_from<7>(first, i);
+      default: return tree_from<8>(first, i);
     }
   }
 
   static constexpr int levels = 28;  // of 8 << level ranks: more than an int counts
 
-  ZERO_HOST_DEVICE ZERO_FIXED_ORDER C large_tree(T const* from) const noexcept {
+  ZERO_HOST_DEVICE ZERO_FIXED_ORDER C large_tree(std::int64_t i) const noexcept {
     C sums[levels] = {};
     std::int32_t const blocks = ranks / 8;
-    for (std::int32_t block = 0; block < blocks; ++block, from += 8 * count) add_block<0>(sums, block, staged_tree<Op, 8>(from, count));
+    for (std::int32_t block = 0; block < blocks; ++block) add_block<0>(sums, block, tree_from<8>(8 * block, i));
     if (ranks % 8 == 0) return collected<0>(sums, blocks, false, C{});
-    return collected<0>(sums, blocks, true, small_tree(from, ranks % 8));
+    return collected<0>(sums, blocks, true, small_tree(8 * blocks, ranks % 8, i));
   }
 
   /// Adds one to the counter, whose value is `block`.
@@ -130,7 +138,7 @@ struct OrderedPass {
 
   void operator()() const noexcept {
     for (std::int32_t rank = 0; rank < what.ranks; ++rank) {
-      ::new (static_cast<void*>(pointers + static_cast<std::size_t>(rank) * sizeof(T const*))) auto(what.staged + rank * what.count);
+      ::new (static_cast<void*>(pointers + static_cast<std::size_t>(rank) * sizeof(T const*))) auto(what.part(rank));
     }
     reduce_in_order<Op>(std::launder(reinterpret_cast<T const* const*>(pointers)), what.ranks, what.to, what.count, what.factor);
   }

@@ -99,9 +99,9 @@ private:
   template <Element T>
   void move(AllToAll<T> const& o) noexcept {
     bool const streaming = streams<T>(size() * o.count);
-    for (int k = 0; k < size(); ++k) {
+    for (int k = o.own_part ? 0 : 1; k < size(); ++k) {
       int const peer = (rank_ + k) % size();
-      copy(static_cast<T*>(group_.slot(peer).receive) + rank_ * o.count, o.send + peer * o.send_stride(), o.count, streaming);
+      copy(static_cast<T*>(group_.slot(peer).receive) + o.place(rank_, peer), o.send + peer * o.send_stride(), o.count, streaming);
     }
     if (streaming) end_streaming_copies();
     count_pushed<T>(o.count);
