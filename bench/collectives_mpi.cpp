@@ -8,6 +8,8 @@
 #include <zero/comm/mpi_environment.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -52,52 +54,57 @@ public:
     auto const check = [&](float const* values, std::int64_t size) {
       for (std::int64_t i = 0; i < size; i += 97) right_ = right_ && values[i] == sum;
     };
-    auto const reduced = [&](auto const& call) { return median([&] { fill(); }, call, [&] { check(o, part); }); };
-    auto const all_reduced = [&](auto const& call) { return median([&] { fill(); }, call, [&] { check(b, count); }); };
-    auto const gathered = [&](auto const& call) {
-      return median([&] { fill(); }, call,
-                    [&] {
-                      for (std::int64_t i = 0; i < count; i += 97) right_ = right_ && b[i] == static_cast<float>(i / part + 1);
-                    });
-    };
     int const ints = static_cast<int>(part);
-    double const scatter_raw = reduced([&] { MPI_Reduce_scatter_block(b, o, ints, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); });
-    double const scatter_plain = reduced([&] { comm_.enqueue(here, ReduceScatter<float>{.send = b, .receive = o, .count = part}); });
-    double const scatter_ordered = reduced([&] { ordered_.enqueue(here, ReduceScatter<float>{.send = b, .receive = o, .count = part}); });
-    double const reduce_raw =
-        all_reduced([&] { MPI_Allreduce(MPI_IN_PLACE, b, static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); });
-    double const reduce_plain = all_reduced([&] { comm_.enqueue(here, AllReduce<float>{.send = b, .receive = b, .count = count}); });
-    double const reduce_ordered = all_reduced([&] { ordered_.enqueue(here, AllReduce<float>{.send = b, .receive = b, .count = count}); });
-    double const gather_raw = gathered([&] { MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, b, ints, MPI_FLOAT, MPI_COMM_WORLD); });
-    double const gather_plain =
-        gathered([&] { comm_.enqueue(here, AllGather<float>{.send = b + comm_.rank() * part, .receive = b, .count = part}); });
-    if (comm_.rank() != 0) return;
-    auto const three = [](double raw, double plain, double ordered) {
-      std::printf("  %9.3f %5.2f %5.2f", raw, plain / raw, ordered / raw);
+    auto const check_part = [&] { check(o, part); };
+    auto const check_all = [&] { check(b, count); };
+    auto const check_gathered = [&] {
+      for (std::int64_t i = 0; i < count; i += 97) right_ = right_ && b[i] == static_cast<float>(i / part + 1);
     };
+    auto const scattered = measure(
+        fill, check_part, [&] { MPI_Reduce_scatter_block(b, o, ints, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); },
+        [&] { comm_.enqueue(here, ReduceScatter<float>{.send = b, .receive = o, .count = part}); },
+        [&] { ordered_.enqueue(here, ReduceScatter<float>{.send = b, .receive = o, .count = part}); });
+    auto const reduced = measure(
+        fill, check_all, [&] { MPI_Allreduce(MPI_IN_PLACE, b, static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); },
+        [&] { comm_.enqueue(here, AllReduce<float>{.send = b, .receive = b, .count = count}); },
+        [&] { ordered_.enqueue(here, AllReduce<float>{.send = b, .receive = b, .count = count}); });
+    auto const gathered = measure(
+        fill, check_gathered, [&] { MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, b, ints, MPI_FLOAT, MPI_COMM_WORLD); },
+        [&] { comm_.enqueue(here, AllGather<float>{.send = b + comm_.rank() * part, .receive = b, .count = part}); });
+    if (comm_.rank() != 0) return;
     std::printf("%6lld KiB %5d", static_cast<long long>(bytes / 1024), n);
-    three(scatter_raw, scatter_plain, scatter_ordered);
-    three(reduce_raw, reduce_plain, reduce_ordered);
-    std::printf("  %9.3f %5.2f\n", gather_raw, gather_plain / gather_raw);
+    for (auto const& [raw, plain, ordered] : {scattered, reduced}) std::printf("  %9.3f %5.2f %5.2f", raw, plain, ordered);
+    std::printf("  %9.3f %5.2f\n", gathered[0], gathered[1]);
     std::fflush(stdout);
   }
 
 private:
-  /// The median of the time that the slowest rank takes [milliseconds].
-  template <class Before, class Call, class After>
-  double median(Before const& before, Call const& call, After const& after) {
-    std::vector<double> samples;
+  /// Times MPI's call and others in turn, so that what the machine does meanwhile meets all of them: the median of MPI's [milliseconds], and of
+  /// what the others take as multiples of the one before them.
+  template <class Before, class After, class Raw, class... Others>
+  std::array<double, 1 + sizeof...(Others)> measure(Before const& before, After const& after, Raw const& raw, Others const&... others) {
+    std::array<std::vector<double>, 1 + sizeof...(Others)> samples;
     for (int i = -1; i < repetitions_; ++i) {
-      before();
-      comm_.enqueue(HostStreamRef::calling_thread(), zero::Barrier{});
-      double const begin = MPI_Wtime();
-      call();
-      double took = (MPI_Wtime() - begin) * 1e3;
-      comm_.enqueue(HostStreamRef::calling_thread(), AllReduce<double, zero::Max>{.send = &took, .receive = &took, .count = 1});
-      after();
-      if (i >= 0) samples.push_back(took);  // The first call connects processes.
+      double const limit = time(before, raw, after);
+      std::array<double, 1 + sizeof...(Others)> const took{limit, time(before, others, after) / limit...};
+      for (std::size_t k = 0; k < took.size() && i >= 0; ++k) samples[k].push_back(took[k]);  // The first calls connect processes.
     }
-    return bench::spread(samples).median;
+    std::array<double, 1 + sizeof...(Others)> medians{};
+    for (std::size_t k = 0; k < medians.size(); ++k) medians[k] = bench::spread(samples[k]).median;
+    return medians;
+  }
+
+  /// How long the slowest rank takes [milliseconds].
+  template <class Before, class Call, class After>
+  double time(Before const& before, Call const& call, After const& after) {
+    before();
+    comm_.enqueue(HostStreamRef::calling_thread(), zero::Barrier{});
+    double const begin = MPI_Wtime();
+    call();
+    double took = (MPI_Wtime() - begin) * 1e3;
+    comm_.enqueue(HostStreamRef::calling_thread(), AllReduce<double, zero::Max>{.send = &took, .receive = &took, .count = 1});
+    after();
+    return took;
   }
 
   MpiCommunicator& comm_;

@@ -112,15 +112,15 @@ private:
     int started = 0;
     try {
       for (int k = first; k < end; ++k) {
-        int const peer = (rank + size - k) % size;
-        T* const to = o.receive + o.place(peer, rank) + begin;
-        check_mpi(MPI_Irecv(to, bytes, MPI_BYTE, peer, 0, comm(), requests + started), "MPI_Irecv", group_.own_name());
-        ++started;
-      }
-      for (int k = first; k < end; ++k) {
         int const peer = (rank + k) % size;
         T const* const from = o.send + peer * o.send_stride() + begin;
         check_mpi(MPI_Isend(from, bytes, MPI_BYTE, peer, 0, comm(), requests + started), "MPI_Isend", group_.own_name());
+        ++started;
+      }
+      for (int k = first; k < end; ++k) {
+        int const peer = (rank + size - k) % size;
+        T* const to = o.receive + o.place(peer, rank) + begin;
+        check_mpi(MPI_Irecv(to, bytes, MPI_BYTE, peer, 0, comm(), requests + started), "MPI_Irecv", group_.own_name());
         ++started;
       }
     } catch (...) {

@@ -96,11 +96,15 @@ public:
   /// Waits until this rank's earlier operations are done, whichever streams they are on.
   void wait_for_turn(std::uint32_t turn) {
     if (turn_.load(std::memory_order_acquire) != turn) wait_for_earlier(turn);
-    domain_->poll();
     throw_if_failed();
     delay_point();
   }
-  void end_turn() noexcept { turn_.fetch_add(1, std::memory_order_acq_rel); }
+  /// Looks for peers that have failed last: before a collective it would let MPI take in what peers have sent for it, and libraries then receive
+  /// first, and send what the peers wait for afterwards.
+  void end_turn() noexcept {
+    turn_.fetch_add(1, std::memory_order_acq_rel);
+    domain_->poll();
+  }
 
   /// Waits for an operation that has been started.
   /// @param requests  what MPI has given for it, `count` of them.
