@@ -175,11 +175,14 @@ bool all_to_alls(C& comm, StreamOf<C> stream, std::int64_t count) {
   std::int64_t const some = count / 3;
   Elements<C, T> cut(static_cast<std::size_t>(some * comm.size()));
   comm.enqueue(stream, AllToAll<T>{.send = send.data() + (count - some), .receive = at(cut), .count = some, .stride = count});
-  Elements<C, T> others(static_cast<std::size_t>((comm.size() - 1) * some + 1));
+  // With a part behind them that stays as it is.
+  auto others = on_device<C>(elements_of<T>(comm.rank() + 1, comm.size() * some + 1));
+  auto const before = others;
+  std::int64_t const end = (comm.size() - 1) * some;
   comm.enqueue(stream,
                AllToAll<T>{.send = send.data() + (count - some), .receive = at(others), .count = some, .stride = count, .own_part = false});
   stream.synchronize();
-  bool passed = true;
+  bool passed = same_bits(at(others, end), before.data() + end, some + 1);
   for (int from = 0; from < comm.size(); ++from) {
     std::vector<T> const expected = elements_of<T>(from, count, comm.rank() * count);
     passed = passed && same_bits(at(receive, from * count), expected.data(), count);

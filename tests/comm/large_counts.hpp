@@ -31,8 +31,9 @@ public:
     step("broadcast of 2^31 + 9 uint8", [&] { broadcast<std::uint8_t>(whole + 9); });
     step("all-gather of 2^30 + 7 uint8 a rank", [&] { all_gather<std::uint8_t>(whole / 2 + 7, false); });
     step("all-gather in place of 2^29 + 7 bf16 a rank", [&] { all_gather<bf16>(whole / 4 + 7, true); });
-    step("all-to-all of 2^30 + 7 uint8 a pair", [&] { all_to_all<std::uint8_t>(whole / 2 + 7, 0); });
-    step("all-to-all of 2^28 + 5 fp32 a pair, with a stride", [&] { all_to_all<float>(whole / 8 + 5, whole / 8 + 8); });
+    step("all-to-all of 2^30 + 7 uint8 a pair", [&] { all_to_all<std::uint8_t>(whole / 2 + 7, 0, true); });
+    step("all-to-all of 2^28 + 5 fp32 a pair, with a stride", [&] { all_to_all<float>(whole / 8 + 5, whole / 8 + 8, true); });
+    step("all-to-all of 2^31 + 9 uint8 a pair, without own parts", [&] { all_to_all<std::uint8_t>(whole + 9, 0, false); });
     step("all-reduce of 2^31 + 9 uint8", [&] { all_reduce<std::uint8_t>(group_, whole + 9, 1); });
     step("all-reduce of 2^29 + 5 fp32, with a factor", [&] { all_reduce<float>(group_, whole / 4 + 5, 0.5f); });
     step("reduce-scatter of 2^30 + 7 uint8 a rank", [&] { reduce_scatter<std::uint8_t>(group_, whole / 2 + 7); });
@@ -103,12 +104,17 @@ private:
   }
 
   template <Element T>
-  void all_to_all(std::int64_t count, std::int64_t stride) {
+  void all_to_all(std::int64_t count, std::int64_t stride, bool own_part) {
     std::int64_t const step = stride == 0 ? count : stride;
     Mapping const sent = own_values<T>().read_only((group_.size() - 1) * step + count);
-    T* const received = memory_.take<T>(count * group_.size());
-    perform(group_, AllToAll<T>{.send = reinterpret_cast<T const*>(sent.data()), .receive = received, .count = count, .stride = stride});
-    for (int rank = 0; rank < group_.size(); ++rank) values<T>(rank).expect(received + rank * count, count, group_.rank() * step);
+    T* const received = memory_.take<T>(count * (own_part ? group_.size() : group_.size() - 1));
+    AllToAll<T> const operation{
+        .send = reinterpret_cast<T const*>(sent.data()), .receive = received, .count = count, .stride = stride, .own_part = own_part};
+    perform(group_, operation);
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      if (own_part || rank != group_.rank())
+        values<T>(rank).expect(received + operation.place(rank, group_.rank()), count, group_.rank() * step);
+    }
   }
 
   template <Element T, class On>

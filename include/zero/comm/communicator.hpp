@@ -63,7 +63,7 @@ concept AllReduces = Performs<C, AllReduce<T, Op>>;
 template <class C, class T>
 concept Broadcasts = Performs<C, Broadcast<T>>;
 
-/// C performs all-to-alls of elements of type T.
+/// C performs all-to-alls of elements of type T, whatever their stride, with and without own parts.
 template <class C, class T>
 concept AllToAlls = Performs<C, AllToAll<T>>;
 

@@ -130,7 +130,7 @@ public:
   [[nodiscard]] int rank() const noexcept { return group_ != nullptr ? group_->rank() : -1; }
   /// The number of ranks in the group.
   [[nodiscard]] int size() const noexcept { return group_ != nullptr ? group_->size() : 0; }
-  /// The communicator that this group's operations use.
+  /// The communicator that this group's operations use, some of them as messages: the caller's own messages do not belong on it.
   [[nodiscard]] MPI_Comm native_handle() const noexcept { return group_ != nullptr ? group_->comm() : MPI_COMM_NULL; }
 
   /// Puts a collective on a stream: AllGather, AllToAll, Broadcast, Barrier, and reductions but sums of bf16 and half.

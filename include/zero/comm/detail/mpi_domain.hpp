@@ -48,7 +48,7 @@ struct MpiNotice {
 
 /// All groups split from one first group. Ranks in messages are those of the first group.
 ///
-/// Notices travel on a communicator of their own. They are looked for where a rank waits and before it starts an operation; nobody
+/// Notices travel on a communicator of their own. They are looked for where a rank waits and behind its operations; nobody
 /// waits for them, and who sends them does not wait either. But a communicator that ends with a message on its way leaves it to the next
 /// one that MPI gives the same number: a domain without owners ends only when the notices that are due have come, see `end_domains`.
 class MpiDomain {

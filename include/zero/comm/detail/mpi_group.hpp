@@ -22,8 +22,10 @@ namespace zero {
 
 /// How an `MpiCommunicator` works.
 struct MpiOptions {
-  std::int64_t deadline_ms = 600'000;          ///< How long an operation may wait for the peers [milliseconds]; 0: for ever.
-  std::int64_t largest_count = 2'147'483'647;  ///< What MPI is given at once at most, for all ranks [bytes; elements of a sum]. For tests.
+  std::int64_t deadline_ms =
+      600'000;  ///< How long one of MPI's may wait for the peers [milliseconds]; 0: for ever. Large operations are several.
+  std::int64_t largest_count =
+      2'147'483'647;  ///< What MPI is given at once at most, for all ranks of a collective [bytes; elements of a sum]. For tests.
 };
 
 namespace detail {
