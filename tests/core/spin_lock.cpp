@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -34,4 +35,25 @@ TEST_CASE("a lock that is held is not taken twice") {
   }
   CHECK(lock.try_lock());
   lock.unlock();
+}
+
+TEST_CASE("all who sleep for a lock get it, one after the other") {
+  zero::detail::SpinLock lock;
+  for (int round = 0; round < 20; ++round) {
+    int count = 0;
+    lock.lock();
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 8; ++t) {
+      threads.emplace_back([&] {
+        zero::detail::LockGuard const guard(lock);
+        ++count;
+      });
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    lock.unlock();
+    for (std::thread& thread : threads) thread.join();
+    CHECK(count == 8);
+    CHECK(lock.try_lock());  // Nobody waits any more, and it is free.
+    lock.unlock();
+  }
 }
