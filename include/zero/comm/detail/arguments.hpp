@@ -3,6 +3,7 @@
 /// @file
 /// Checks of one collective's arguments that need no other rank: counts, pointers, overlap, root, factor.
 
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -65,7 +66,7 @@ void check_factor(Operation const& operation, SourceLocation where, RankName ran
 }
 
 template <Element T>
-void check_arguments(AllGather<T> const& o, int ranks, RankName rank, SourceLocation where) {
+[[gnu::noinline]] void inspect_arguments(AllGather<T> const& o, int ranks, RankName rank, SourceLocation where) {
   check_count(o, ranks, where, rank);
   check_pointers(o, where, rank);
   if (overlap(o.send, o.count, o.receive, ranks * o.count) && o.send != o.receive + rank.number * o.count) {
@@ -74,7 +75,7 @@ void check_arguments(AllGather<T> const& o, int ranks, RankName rank, SourceLoca
 }
 
 template <Element T, class Op>
-void check_arguments(ReduceScatter<T, Op> const& o, int ranks, RankName rank, SourceLocation where) {
+[[gnu::noinline]] void inspect_arguments(ReduceScatter<T, Op> const& o, int ranks, RankName rank, SourceLocation where) {
   check_count(o, ranks, where, rank);
   check_pointers(o, where, rank);
   check_factor(o, where, rank);
@@ -85,7 +86,7 @@ void check_arguments(ReduceScatter<T, Op> const& o, int ranks, RankName rank, So
 }
 
 template <Element T, class Op>
-void check_arguments(AllReduce<T, Op> const& o, int, RankName rank, SourceLocation where) {
+[[gnu::noinline]] void inspect_arguments(AllReduce<T, Op> const& o, int, RankName rank, SourceLocation where) {
   check_count(o, 1, where, rank);
   check_pointers(o, where, rank);
   check_factor(o, where, rank);
@@ -95,7 +96,7 @@ void check_arguments(AllReduce<T, Op> const& o, int, RankName rank, SourceLocati
 }
 
 template <Element T>
-void check_arguments(Broadcast<T> const& o, int ranks, RankName rank, SourceLocation where) {
+[[gnu::noinline]] void inspect_arguments(Broadcast<T> const& o, int ranks, RankName rank, SourceLocation where) {
   check_count(o, 1, where, rank);
   if (o.count > 0 && o.buffer == nullptr) refuse_null("buffer", o, where, rank);
   if (o.root < 0 || o.root >= ranks) {
@@ -104,7 +105,7 @@ void check_arguments(Broadcast<T> const& o, int ranks, RankName rank, SourceLoca
 }
 
 template <Element T>
-void check_arguments(AllToAll<T> const& o, int ranks, RankName rank, SourceLocation where) {
+void inspect_arguments(AllToAll<T> const& o, int ranks, RankName rank, SourceLocation where) {
   check_count(o, ranks, where, rank);
   check_pointers(o, where, rank);
   if (o.stride != 0 && o.stride < o.count) {
@@ -118,6 +119,60 @@ void check_arguments(AllToAll<T> const& o, int ranks, RankName rank, SourceLocat
     refuse_text<AllToAll<T>>("send and receive overlap", where, rank);
 }
 
-inline void check_arguments(Barrier const&, int, RankName, SourceLocation) noexcept {}
+inline void inspect_arguments(Barrier const&, int, RankName, SourceLocation) noexcept {}
+
+/// True for counts of which it takes one comparison to see that all parts together fit into an address space: not 0, and bytes in 32 bits.
+template <class T>
+[[nodiscard]] constexpr bool plain_count(std::int64_t count) noexcept {
+  constexpr std::uint64_t most = (std::uint64_t{1} << 32) / sizeof(T);
+  return static_cast<std::uint64_t>(count) - 1 < most;
+}
+
+/// True if `part` is the one of that number in `whole`, which has `parts` of `count` elements, or shares no memory with it. Not of null pointers.
+template <class T>
+[[nodiscard, gnu::always_inline]] inline bool in_place_or_apart(T const* part, T const* whole, std::int64_t count, int parts,
+                                                                int number) noexcept {
+  if (whole == nullptr) return false;
+  std::uintptr_t const bytes = static_cast<std::uintptr_t>(count) * sizeof(T);
+  std::uintptr_t const begin = reinterpret_cast<std::uintptr_t>(part) - reinterpret_cast<std::uintptr_t>(whole);
+  if (begin == static_cast<std::uintptr_t>(number) * bytes) return true;
+  // Seen from the begin of `whole` the part begins in [-bytes + 1, parts * bytes) where they overlap.
+  return part != nullptr && begin + (bytes - 1) >= (static_cast<std::uintptr_t>(parts) + 1) * bytes - 1;
+}
+
+/// By its bits: floating-point numbers are compared twice, for order and for NaN.
+[[nodiscard]] inline bool is_one(float factor) noexcept {
+  return std::bit_cast<std::uint32_t>(factor) == std::bit_cast<std::uint32_t>(1.0f);
+}
+
+/// True where a few comparisons show that the arguments are right. False says nothing: `inspect_arguments` finds out.
+template <class Operation>
+[[nodiscard]] constexpr bool plainly_right(Operation const&, int, int) noexcept {
+  return false;
+}
+template <Element T>
+[[nodiscard, gnu::always_inline]] inline bool plainly_right(AllGather<T> const& o, int ranks, int rank) noexcept {
+  return plain_count<T>(o.count) && in_place_or_apart<T>(o.send, o.receive, o.count, ranks, rank);
+}
+template <Element T, class Op>
+[[nodiscard, gnu::always_inline]] inline bool plainly_right(ReduceScatter<T, Op> const& o, int ranks, int rank) noexcept {
+  return plain_count<T>(o.count) && is_one(o.factor) && in_place_or_apart<T>(o.receive, o.send, o.count, ranks, rank);
+}
+template <Element T, class Op>
+[[nodiscard, gnu::always_inline]] inline bool plainly_right(AllReduce<T, Op> const& o, int, int) noexcept {
+  return plain_count<T>(o.count) && is_one(o.factor) && in_place_or_apart<T>(o.send, o.receive, o.count, 1, 0);
+}
+template <Element T>
+[[nodiscard, gnu::always_inline]] inline bool plainly_right(Broadcast<T> const& o, int ranks, int) noexcept {
+  return plain_count<T>(o.count) && o.buffer != nullptr && static_cast<unsigned>(o.root) < static_cast<unsigned>(ranks);
+}
+[[nodiscard]] constexpr bool plainly_right(Barrier const&, int, int) noexcept { return true; }
+
+/// @throws UsageError for arguments that are wrong on this rank alone.
+template <class Operation>
+  requires requires(Operation const& o) { inspect_arguments(o, 1, 0, SourceLocation()); }
+void check_arguments(Operation const& operation, int ranks, RankName rank, SourceLocation where) {
+  if (!plainly_right(operation, ranks, rank.number)) inspect_arguments(operation, ranks, rank, where);
+}
 
 }  // namespace zero::detail
