@@ -115,6 +115,8 @@ public:
     core_->fail(cause);
   }
 
+  /// Whether the stream is on that device, and nothing has failed it.
+  [[nodiscard]] bool usable_on(int device) const noexcept { return core_->usable_on(device); }
   /// Whether something has failed the stream.
   [[nodiscard]] bool failed() const noexcept { return core_->failed(); }
   /// What failed the stream, null if nothing did so far.

@@ -149,18 +149,18 @@ public:
     if ((ticket & captured_ticket) != 0) return let_wait_in_capture(other, ticket, where);
     if (other.capturing()) return check_before_capture(other, ticket, where);
     cudaEvent_t event = nullptr;
-    std::exception_ptr cause;
+    bool fails = false;
     {
       LockGuard const guard(lock_);
-      cause = failure_at(ticket);
-      if (cause == nullptr) {
+      fails = failed() && ticket > good_;
+      if (!fails) {
         if (ended_ || ticket > marked()) return;
         add_dependent(other, ticket);
         event = event_of(ticket);
       }
     }
-    if (cause != nullptr) {
-      other.fail(cause);
+    if (fails) {
+      other.fail(cause_);
     } else if (cudaError_t const error = cudaStreamWaitEvent(other.native_, event, 0); error != cudaSuccess) {
       other.fail_and_throw("cudaStreamWaitEvent", error, where);
     }
@@ -185,6 +185,7 @@ public:
   [[nodiscard]] std::exception_ptr failure_at(std::uint64_t ticket) const noexcept {
     return failed_.load(std::memory_order_acquire) && ticket > good_ ? cause_ : nullptr;
   }
+  [[nodiscard]] bool usable_on(int device) const noexcept { return usable_on_.load(std::memory_order_acquire) == device; }
   [[nodiscard]] bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   [[nodiscard]] std::exception_ptr failure() const noexcept { return failed_.load(std::memory_order_acquire) ? cause_ : nullptr; }
 
@@ -197,11 +198,11 @@ public:
   /// True from the begin of a capture, or the first wait for one of its points, to its end.
   [[nodiscard]] bool capturing() const noexcept { return capture_.load(std::memory_order_relaxed) != nullptr; }
   /// The same, also of captures that CUDA was asked for behind the library's back.
-  [[nodiscard]] bool natively_capturing() const noexcept {
-    if (capturing()) return true;
+  [[nodiscard, gnu::always_inline]] bool natively_capturing() const noexcept {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (cudaStreamIsCapturing(native_, &status) != cudaSuccess) forget_cuda_error();  // The next call meets it again.
-    return status != cudaStreamCaptureStatusNone;
+    bool const refused = cudaStreamIsCapturing(native_, &status) != cudaSuccess;
+    if (refused) forget_cuda_error();  // The next call meets it again.
+    return status != cudaStreamCaptureStatusNone || (refused && capturing());
   }
 
   /// The stream is not captured yet. @throws DeviceError
@@ -241,7 +242,7 @@ private:
     std::uint64_t ticket;  // the latest that it waits for
   };
 
-  CudaStreamCore(cudaStream_t native, int device) noexcept : native_(native), device_(device) {}
+  CudaStreamCore(cudaStream_t native, int device) noexcept : native_(native), device_(device), usable_on_(device) {}
   ~CudaStreamCore() = default;
 
   void create(bool stream, int priority, int events, SourceLocation where) {
@@ -359,6 +360,7 @@ private:
     good_ = good;
     cause_ = cause;
     failed_.store(true, std::memory_order_release);
+    usable_on_.store(-1, std::memory_order_release);
     // Holding the lock: whoever holds the lock of a dependent and waits for this one has marked the dependent as failed already.
     for (Dependent const& d : dependents_) {
       if (d.ticket > good) d.core->fail(cause);
@@ -369,6 +371,7 @@ private:
   SpinLock lock_;
   cudaStream_t native_;
   int device_;
+  std::atomic<int> usable_on_;  // device_, and -1 after a failure: one look before each operation
   bool created_ = false;
   bool ended_ = false;
   std::vector<cudaEvent_t> events_;
