@@ -14,6 +14,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <zero/comm/counting.hpp>
 #include <zero/comm/nccl_start.hpp>
@@ -227,4 +228,70 @@ TEST_CASE("reductions that are captured leave the order of the others as it was"
         stream.synchronize();
       },
       60'000);
+}
+
+TEST_CASE("a peer's failure in this process is thrown by the next call, before a watchdog has looked, and in a capture too") {
+  for (bool const captures : {false, true}) {
+    CAPTURE(captures);
+    zero::test::need_devices(2);
+    std::vector<int> const devices = {0, 1};
+    std::vector<NcclCommunicator> communicators = zero::nccl_all_devices(devices, {.deadline_ms = 60'000});
+    CudaStream const stream({.device = 1});
+    Elements<NcclCommunicator, float> values(8);
+    AllReduce<float> const sum{.send = values.data(), .receive = values.data(), .count = 8};
+    if (captures) REQUIRE(cudaStreamBeginCapture(stream.native(), cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    communicators[0].abort(std::make_exception_ptr(zero::Error("the first cause")));
+    for (int round = 0; round < 2; ++round) CHECK_THROWS_AS(communicators[1].enqueue(stream, sum), zero::PeerError);
+    if (captures) {
+      cudaGraph_t graph = nullptr;
+      CHECK(cudaStreamEndCapture(stream.native(), &graph) == cudaSuccess);
+      CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+    }
+    CHECK(zero::standin::nccl_calls("ncclAllReduce") == 0);
+  }
+}
+
+TEST_CASE("streams may end while their operations are in flight, of which some complete and the others fail") {
+  for (bool const fails : {false, true}) {
+    CAPTURE(fails);
+    two_ranks(
+        [&](NcclCommunicator& comm) {
+          static zero::test::Gate gates[2][2];
+          zero::test::Gate& gate = gates[fails ? 1 : 0][comm.rank()];
+          zero::test::OpenAtEnd const open(gate);
+          CudaStream const waiting;
+          for (int i = 0; i < 12; ++i) {
+            CudaStream const one;
+            if (i == 6) REQUIRE(zero::standin::launch(one.native(), [&gate] { gate.pass(); }) == cudaSuccess);
+            for (int j = 0; j < i % 3 + 1; ++j) comm.enqueue(one, Barrier{});
+            if (i == 11) waiting.wait(one.record());
+          }
+          if (fails) {
+            comm.abort(std::make_exception_ptr(zero::Error("the first cause")));
+            CHECK_THROWS_WITH(comm.enqueue(waiting, Barrier{}), doctest::Contains("the first cause"));
+          } else {
+            gate.open();
+            CHECK_NOTHROW(waiting.synchronize());
+            CHECK_NOTHROW(comm.finalize());
+          }
+        },
+        60'000);
+  }
+}
+
+TEST_CASE("a call that says that it is done, as NCCL 2.22 does, and is not, is waited for") {
+  for (int const version : {22203, NCCL_VERSION_CODE}) {
+    CAPTURE(version);
+    zero::test::need_devices(2);
+    zero::standin::reset_nccl({.version = version});
+    zero::test::run_nccl(2, [](NcclCommunicator& comm) {
+      CudaStream const stream;
+      Elements<NcclCommunicator, float> values(8, 1.0f);
+      for (int i = 0; i < 20; ++i) {
+        REQUIRE_NOTHROW(comm.enqueue(stream, AllReduce<float>{.send = values.data(), .receive = values.data(), .count = 8}));
+      }
+      stream.synchronize();
+      CHECK(values[7] == 1048576.0f);
+    });
+  }
 }

@@ -25,6 +25,7 @@
 #include <zero/comm/nccl_types.hpp>
 #include <zero/comm/operations.hpp>
 #include <zero/core/error.hpp>
+#include <zero/core/spin_lock.hpp>
 #include <zero/device/cuda_device.hpp>
 #include <zero/device/cuda_stream.hpp>
 
@@ -118,19 +119,19 @@ public:
   template <class Operation>
     requires detail::NcclOperation<Operation>
   void enqueue(CudaStreamRef stream, Operation const& operation, SourceLocation where = SourceLocation::current()) {
-    check_in_group(where);
-    detail::check_arguments(operation, size(), handle_->name(), where);
-    detail::check_nccl_factor(operation, size(), handle_->name(), where);
-    check_stream(stream, where);
-    if constexpr (requires { operation.count; }) {
-      if (operation.count == 0) return handle_->family().throw_if_failed();
+    detail::NcclHandle* const handle = handle_.get();
+    Operation const plain = operation;  // Nobody else knows this one, so that it is read once.
+    bool locked = false;
+    ncclComm_t comm = nullptr;
+    if (handle == nullptr || !detail::plainly_right(plain, handle->size(), handle->rank()) || !handle->ready_plainly(stream) ||
+        !(locked = handle->plain_lock().try_lock()) || (comm = handle->plain_comm()) == nullptr) {
+      return enqueue_with_care(stream, operation, where, locked);
     }
-    if (size() == 1) return enqueue_alone(stream, operation, where);
     {
-      detail::NcclUse const use(*handle_, where);
-      detail::NcclCall(*handle_, stream).perform(operation);
+      detail::LockGuard const guard(handle->plain_lock(), detail::LockGuard::held);
+      detail::NcclCall(*handle, comm, stream).perform(plain);
     }
-    handle_->track(stream, Operation::name, operation.label, where);
+    handle->track_plainly(stream, Operation::name, plain.label, where);
   }
 
   /// Calls body(), whose operations, all on `stream`, become one of NCCL's groups.
@@ -235,9 +236,7 @@ private:
   }
 
   void check_stream(CudaStreamRef stream, SourceLocation where) {
-    if (stream.failed() || stream.device() != device()) refuse_stream(stream, where);
-  }
-  [[gnu::noinline]] void refuse_stream(CudaStreamRef stream, SourceLocation where) {
+    if (!stream.failed() && stream.device() == device()) return;
     handle_->family().throw_if_failed();
     if (std::exception_ptr const cause = stream.failure()) {
       // The peers would wait for an operation that does not come.
@@ -249,10 +248,26 @@ private:
         handle_->name());
   }
 
+  /// What `enqueue` does where a few instructions do not show that nothing is wrong or special.
   template <class Operation>
-  [[gnu::noinline]] void enqueue_alone(CudaStreamRef stream, Operation const& operation, SourceLocation where) {
-    handle_->family().throw_if_failed();
-    detail::enqueue_nccl_alone(stream, operation, where);
+  [[gnu::noinline]] void enqueue_with_care(CudaStreamRef stream, Operation const& operation, SourceLocation where, bool locked) {
+    if (locked) handle_->plain_lock().unlock();
+    check_in_group(where);
+    detail::check_arguments(operation, size(), handle_->name(), where);
+    detail::check_nccl_factor(operation, size(), handle_->name(), where);
+    check_stream(stream, where);
+    if constexpr (requires { operation.count; }) {
+      if (operation.count == 0) return handle_->family().throw_if_failed();
+    }
+    if (size() == 1) {
+      handle_->family().throw_if_failed();
+      return detail::enqueue_nccl_alone(stream, operation, where);
+    }
+    {
+      detail::NcclUse const use(*handle_, where);
+      detail::NcclCall(*handle_, stream).perform(operation);
+    }
+    handle_->track(stream, Operation::name, operation.label, where);
   }
 
   void end_group_quietly(CudaStreamRef stream, SourceLocation where) noexcept {

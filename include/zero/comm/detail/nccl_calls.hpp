@@ -26,32 +26,45 @@
 
 namespace zero::detail {
 
+/// The scope of calls of NCCL.
+class NcclUse {
+public:
+  NcclUse(NcclHandle& handle, SourceLocation where) : handle_(handle) { handle.lock(where); }
+  NcclUse(NcclUse const&) = delete;
+  NcclUse& operator=(NcclUse const&) = delete;
+  ~NcclUse() { handle_.unlock(); }
+
+private:
+  NcclHandle& handle_;
+};
+
 /// Operations as calls on one communicator and stream, inside an `NcclUse`.
 class NcclCall {
 public:
-  NcclCall(NcclHandle& handle, CudaStreamRef stream) noexcept : handle_(handle), comm_(handle.native()), stream_(stream.native()) {}
+  NcclCall(NcclHandle& handle, CudaStreamRef stream) noexcept : NcclCall(handle, handle.native(), stream) {}
+  NcclCall(NcclHandle& handle, ncclComm_t comm, CudaStreamRef stream) noexcept : handle_(handle), comm_(comm), stream_(stream.native()) {}
 
   template <Element T>
-  void perform(AllGather<T> const& o) {
-    handle_.settle("ncclAllGather", ncclAllGather(o.send, o.receive, size(o.count), type<T>, comm_, stream_));
+  [[gnu::always_inline]] void perform(AllGather<T> const& o) {
+    handle_.finish("ncclAllGather", ncclAllGather(o.send, o.receive, size(o.count), type<T>, comm_, stream_));
   }
 
   template <Element T, class Op>
     requires NcclReduction<T, Op>
-  void perform(ReduceScatter<T, Op> const& o) {
-    handle_.settle("ncclReduceScatter",
+  [[gnu::always_inline]] void perform(ReduceScatter<T, Op> const& o) {
+    handle_.finish("ncclReduceScatter",
                    ncclReduceScatter(o.send, o.receive, size(o.count), type<T>, reduction<T, Op>(o.factor), comm_, stream_));
   }
 
   template <Element T, class Op>
     requires NcclReduction<T, Op>
-  void perform(AllReduce<T, Op> const& o) {
-    handle_.settle("ncclAllReduce", ncclAllReduce(o.send, o.receive, size(o.count), type<T>, reduction<T, Op>(o.factor), comm_, stream_));
+  [[gnu::always_inline]] void perform(AllReduce<T, Op> const& o) {
+    handle_.finish("ncclAllReduce", ncclAllReduce(o.send, o.receive, size(o.count), type<T>, reduction<T, Op>(o.factor), comm_, stream_));
   }
 
   template <Element T>
   void perform(Broadcast<T> const& o) {
-    handle_.settle("ncclBroadcast", ncclBroadcast(o.buffer, o.buffer, size(o.count), type<T>, o.root, comm_, stream_));
+    handle_.finish("ncclBroadcast", ncclBroadcast(o.buffer, o.buffer, size(o.count), type<T>, o.root, comm_, stream_));
   }
 
   template <Element T>
@@ -76,7 +89,7 @@ public:
   void perform(Barrier const&) {
     // The value does not matter, and the largest of zeros stays zero.
     auto* const value = reinterpret_cast<std::int32_t*>(handle_.scratch());
-    handle_.settle("ncclAllReduce", ncclAllReduce(value, value, 1, ncclInt32, ncclMax, comm_, stream_));
+    handle_.finish("ncclAllReduce", ncclAllReduce(value, value, 1, ncclInt32, ncclMax, comm_, stream_));
   }
 
 private:
@@ -87,12 +100,12 @@ private:
   static bool proceeds(ncclResult_t result) noexcept { return result == ncclSuccess || result == ncclInProgress; }
 
   template <Element T, class Op>
-  ncclRedOp_t reduction(float factor) {
+  [[gnu::always_inline]] ncclRedOp_t reduction(float factor) {
     if constexpr (std::is_same_v<Op, Max>) {
       return ncclMax;
     } else {
       if constexpr (RealElement<T>) {
-        if (factor != 1.0f) return handle_.multiplying_sum(type<T>, element_cast<T>(factor), factor);
+        if (!is_one(factor)) return handle_.multiplying_sum(type<T>, element_cast<T>(factor), factor);
       }
       return ncclSum;
     }

@@ -30,10 +30,12 @@ public:
     overdue_ = overdue;
     text_ = std::move(text);
     exception_ = std::move(exception);
-    failed_.store(true, std::memory_order_release);
+    failed_.store(true);
   }
 
-  [[nodiscard]] bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool failed() const noexcept { return failed_.load(); }
+  /// The same. In one order with the operations of `NcclFlight`: one is seen in flight by who fails it, or sees the failure.
+  [[nodiscard]] std::atomic<bool> const& failure() const noexcept { return failed_; }
 
   /// Throws the cause if there is one: to its rank what it was; to the others a `PeerError`, or a `DeadlineError`, which is nobody's fault.
   void throw_if_failed(int rank) {

@@ -82,8 +82,10 @@ public:
   /// The rank in messages: that of the first group.
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] std::int64_t deadline_ms() const noexcept { return deadline_ms_; }
-  /// In one order with the operations of `NcclFlight`: one is seen in flight by who fails it, or sees the failure.
+  /// Its streams have failed, or are about to.
   [[nodiscard]] bool failed() const noexcept { return failed_.load(); }
+  /// True also where a peer in this process has failed, which the watchdog has not noticed yet. See `NcclDomain`.
+  [[nodiscard]] std::atomic<bool> const& failure() const noexcept { return domain_->failure(); }
 
   void add(NcclWatched& watched) {
     LockGuard const guard(lock_);
@@ -102,7 +104,7 @@ public:
   [[nodiscard]] std::int64_t clock_ms() const noexcept { return clock_ms_.load(std::memory_order_relaxed); }
 
   /// Something is in flight, or has failed.
-  void wake() noexcept {
+  [[gnu::noinline]] void wake() noexcept {
     wakes_.fetch_add(1, std::memory_order_release);
     wakes_.notify_one();
   }

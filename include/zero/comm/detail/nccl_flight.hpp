@@ -8,10 +8,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <zero/comm/operations.hpp>
 #include <zero/core/error.hpp>
@@ -22,54 +22,75 @@
 
 namespace zero::detail {
 
-/// A view of a stream that keeps what is behind it alive; of none at first.
-class CudaStreamHold : public CudaStreamRef {
+/// A view of a stream, of none at first. What is behind it lives as long as it is held.
+class FlightStream : public CudaStreamRef {
 public:
-  CudaStreamHold() noexcept : CudaStreamRef(static_cast<CudaStreamCore*>(nullptr)) {}
-  explicit CudaStreamHold(CudaStreamRef stream) noexcept : CudaStreamRef(stream) { core_->add_reference(); }
-  CudaStreamHold(CudaStreamHold&& other) noexcept : CudaStreamRef(std::exchange(other.core_, nullptr)) {}
-  CudaStreamHold& operator=(CudaStreamHold&& other) noexcept {
-    std::swap(core_, other.core_);
-    return *this;
-  }
-  ~CudaStreamHold() {
+  FlightStream() noexcept : CudaStreamRef(static_cast<CudaStreamCore*>(nullptr)) {}
+  FlightStream(CudaStreamRef stream) noexcept : CudaStreamRef(stream) {}
+
+  [[nodiscard]] bool is(FlightStream other) const noexcept { return core_ == other.core_; }
+  void hold() const noexcept { core_->add_reference(); }
+  void let_go() const noexcept {
     if (core_ != nullptr) core_->remove_reference();
   }
 };
 
 /// One communicator's operations start in the order of their calls, over all streams, so the oldest is complete first and only it can be
-/// overdue. Each has a CUDA event of its own: those of a stream stand for later points once the host is far ahead. Any thread may call.
+/// overdue. Each has a CUDA event of its own: those of a stream stand for later points once the host is far ahead.
+///
+/// They are a ring of entries that are linked: those from `first_` up to `next_` are in flight, and the others belong to who adds. One thread
+/// at a time adds; any thread may call the rest.
 class NcclFlight {
 public:
   NcclFlight() = default;
   NcclFlight(NcclFlight const&) = delete;
   NcclFlight& operator=(NcclFlight const&) = delete;
   ~NcclFlight() {
-    for (Entry const& entry : ring_) destroy_cuda_event(entry.event);
+    for (Entry* entry = first_.load(); entry != next_.load(); entry = entry->following) pass(entry->stream);
+    passed_.let_go();
+    for (Entry const& entry : entries_) destroy_cuda_event(entry.event);
   }
 
   /// Once, before the first operation: room for some, on the device that is current.
   /// @throws DeviceError
   void prepare(SourceLocation where) {
-    ring_.resize(first_size);
-    for (Entry& entry : ring_) entry.event = make_cuda_event(where);
+    Entry& entry = make_entry(where);
+    entry.following = &entry;
+    first_.store(&entry);
+    next_.store(&entry);
+    free_ = &entry;
+    while (entries_.size() < first_size) add_entry_behind(entry, where);
   }
 
   /// Adds what was just enqueued. True if nothing was in flight before. CUDA may block in it while its queue is full: nothing that `update`
   /// and `fail_streams` need is locked then.
   /// @throws DeviceError; the stream has failed then.
   [[nodiscard]] bool add(CudaStreamRef stream, char const* operation, Label label, SourceLocation where) {
-    LockGuard const guard(adding_);
-    std::uint64_t const next = next_.load(std::memory_order_relaxed);
-    if (next - first_.load(std::memory_order_acquire) == ring_.size()) grow(stream, where);
-    Entry& entry = at(next);
-    cudaError_t const error = cudaEventRecord(entry.event, stream.native());
-    if (error != cudaSuccess) fail_to_record(stream, error, where);
-    entry.stream = CudaStreamHold(stream);
+    if (is_last(*free_)) grow(*free_, stream, where);
+    if (added_.is(stream)) return add_plainly(stream, operation, label, where);
+    FlightStream const before = std::exchange(added_, stream);
+    added_.hold();
+    try {
+      return add_plainly(stream, operation, label, where);
+    } catch (...) {
+      std::exchange(added_, before).let_go();
+      throw;
+    }
+  }
+
+  /// True where there is room, and the operation before was on the same stream.
+  [[nodiscard]] bool takes_plainly(CudaStreamRef stream) const noexcept { return added_.is(stream) && !is_last(*free_); }
+  /// What `add` does then.
+  [[nodiscard, gnu::always_inline]] bool add_plainly(CudaStreamRef stream, char const* operation, Label label, SourceLocation where) {
+    Entry& entry = *free_;
     entry.operation = operation;
     entry.label = label;
-    next_.store(next + 1);  // In one order with `first_` in `update`: one of the two sees the other.
-    return first_.load() == next;
+    entry.stream = stream;
+    cudaError_t const error = cudaEventRecord(entry.event, stream.native());
+    if (error != cudaSuccess) fail_to_record(stream, error, where);
+    free_ = entry.following;
+    next_.store(free_);  // In one order with `first_` in `update`: one of the two sees the other.
+    return first_.load() == &entry;
   }
 
   /// Drops what is complete. True if something is left; `overdue` then says which operation has passed the deadline, if one has, and `failed`
@@ -78,21 +99,21 @@ public:
     LockGuard const guard(lock_);
     CudaPoint point = CudaPoint::complete;
     cudaError_t error = cudaSuccess;
-    std::uint64_t first = first_.load(std::memory_order_relaxed);
-    while (first != next_.load() && (point = ask(at(first), error)) == CudaPoint::complete) {
-      at(first).stream = {};
-      first_.store(++first);
+    Entry* first = first_.load(std::memory_order_relaxed);
+    while (first != next_.load() && (point = ask(*first, error)) == CudaPoint::complete) {
+      pass(first->stream);
+      first = first->following;
+      first_.store(first);
       oldest_since_ms_ = 0;
     }
     if (first == next_.load()) return false;
     if (oldest_since_ms_ == 0) oldest_since_ms_ = now_ms;
-    Entry const& oldest = at(first);
     if (failed != nullptr && point == CudaPoint::failed) {
       *failed = std::make_exception_ptr(cuda_error("cudaEventQuery", error, SourceLocation::current()));
     }
     if (overdue != nullptr && now_ms - oldest_since_ms_ > deadline_ms) {
-      *overdue = std::string(oldest.operation) + " (" + name(oldest.label.subject) +
-                 (oldest.label.index >= 0 ? " " + std::to_string(oldest.label.index) : std::string()) + ") was not complete after " +
+      *overdue = std::string(first->operation) + " (" + name(first->label.subject) +
+                 (first->label.index >= 0 ? " " + std::to_string(first->label.index) : std::string()) + ") was not complete after " +
                  std::to_string(deadline_ms) + " ms: a peer has not called it, has called something else, or is gone";
     }
     return true;
@@ -102,62 +123,61 @@ public:
   void fail_streams(std::exception_ptr const& cause) noexcept {
     LockGuard const guard(lock_);
     cudaError_t error = cudaSuccess;
-    for (std::uint64_t i = first_.load(std::memory_order_relaxed); i != next_.load(); ++i) {
-      if (ask(at(i), error) != CudaPoint::complete) at(i).stream.fail(cause);
+    for (Entry* entry = first_.load(std::memory_order_relaxed); entry != next_.load(); entry = entry->following) {
+      if (ask(*entry, error) != CudaPoint::complete) entry->stream.fail(cause);
     }
   }
 
 private:
   struct Entry {
     cudaEvent_t event = nullptr;
-    CudaStreamHold stream;
+    Entry* following = nullptr;
+    FlightStream stream;
     char const* operation = nullptr;
     Label label;
   };
 
-  static constexpr std::size_t first_size = 256;  // Sizes are powers of two.
+  static constexpr std::size_t first_size = 256;
 
   [[nodiscard]] static CudaPoint ask(Entry const& entry, cudaError_t& error) noexcept {
     return ask_cuda_event(entry.event, cuda_captures_of_thread > 0, error);
   }
 
-  /// The i-th since the beginning.
-  [[nodiscard]] Entry& at(std::uint64_t i) noexcept { return ring_[static_cast<std::size_t>(i & (ring_.size() - 1))]; }
+  /// One entry is always free.
+  [[nodiscard]] bool is_last(Entry const& entry) const noexcept { return entry.following == first_.load(std::memory_order_acquire); }
 
-  /// Twice the room. By who adds.
-  [[gnu::noinline]] void grow(CudaStreamRef stream, SourceLocation where) {
+  // Operations in a row on one stream hold it together, from when the first of them is added until one of another stream is dropped.
+  void pass(FlightStream stream) noexcept {
+    if (passed_.is(stream)) return;
+    passed_.let_go();
+    passed_ = stream;
+  }
+
+  Entry& make_entry(SourceLocation where) {
+    cudaEvent_t const event = make_cuda_event(where);
+    try {
+      entries_.emplace_back().event = event;
+    } catch (...) {
+      destroy_cuda_event(event);
+      throw;
+    }
+    return entries_.back();
+  }
+  void add_entry_behind(Entry& entry, SourceLocation where) {
+    Entry& added = make_entry(where);
+    added.following = std::exchange(entry.following, &added);
+  }
+
+  /// Twice the room, behind an entry that is not in flight: nobody else looks at it.
+  [[gnu::noinline]] void grow(Entry& entry, CudaStreamRef stream, SourceLocation where) {
     try {
       CudaDeviceGuard const guard(stream.device(), where);
-      grow(where);
+      for (std::size_t more = entries_.size(); more > 0; --more) add_entry_behind(entry, where);
     } catch (...) {
       stream.fail(std::current_exception());
       throw;
     }
   }
-  void grow(SourceLocation where) {
-    std::vector<Entry> larger(2 * ring_.size());
-    std::size_t const old = ring_.size();
-    CudaEvents fresh;
-    fresh.events.reserve(old);
-    while (fresh.events.size() < old) fresh.events.push_back(make_cuda_event(where));
-    LockGuard const guard(lock_);
-    std::uint64_t const next = next_.load(std::memory_order_relaxed);
-    auto const place = [&](std::uint64_t i) { return static_cast<std::size_t>(i & (2 * old - 1)); };
-    for (std::uint64_t i = next - old; i != next; ++i) std::swap(larger[place(i)], at(i));
-    for (std::uint64_t i = next; i != next + old; ++i) {
-      larger[place(i)].event = fresh.events.back();
-      fresh.events.pop_back();
-    }
-    ring_.swap(larger);
-  }
-
-  /// Given back where there are not enough.
-  struct CudaEvents {
-    ~CudaEvents() {
-      for (cudaEvent_t event : events) destroy_cuda_event(event);
-    }
-    std::vector<cudaEvent_t> events{};
-  };
 
   [[noreturn, gnu::noinline]] static void fail_to_record(CudaStreamRef stream, cudaError_t error, SourceLocation where) {
     std::exception_ptr const cause = std::make_exception_ptr(cuda_error("cudaEventRecord", error, where));
@@ -165,12 +185,14 @@ private:
     std::rethrow_exception(cause);
   }
 
-  SpinLock adding_;  // before lock_
-  SpinLock lock_;    // for dropping, failing and growing
-  std::vector<Entry> ring_;
-  std::atomic<std::uint64_t> first_ = 0;  // of those in flight, as numbered since the beginning
-  std::atomic<std::uint64_t> next_ = 0;   // the next to be added
-  std::int64_t oldest_since_ms_ = 0;      // when the oldest was first seen with nothing before it; 0: not yet
+  std::deque<Entry> entries_;            // Their addresses stay.
+  std::atomic<Entry*> first_ = nullptr;  // the oldest in flight
+  std::atomic<Entry*> next_ = nullptr;   // where the next is added
+  Entry* free_ = nullptr;                // the same, of who adds
+  FlightStream added_;                   // of the newest; by who adds
+  SpinLock lock_;                        // for dropping and failing
+  FlightStream passed_;                  // of the newest that was dropped, which is held still
+  std::int64_t oldest_since_ms_ = 0;     // when the oldest was first seen with nothing before it; 0: not yet
 };
 
 }  // namespace zero::detail

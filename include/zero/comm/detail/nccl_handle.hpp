@@ -12,10 +12,11 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
+#include <zero/comm/detail/nccl_ending.hpp>
 #include <zero/comm/detail/nccl_family.hpp>
 #include <zero/comm/detail/nccl_flight.hpp>
+#include <zero/comm/detail/nccl_reductions.hpp>
 #include <zero/comm/detail/nccl_scratch.hpp>
 #include <zero/comm/nccl_error.hpp>
 #include <zero/core/error.hpp>
@@ -42,7 +43,7 @@ inline thread_local NcclHandle const* nccl_group_of_thread = nullptr;
 class NcclHandle final : public NcclWatched {
 public:
   NcclHandle(std::shared_ptr<NcclFamily> family, NcclOwnership ownership)
-      : family_(std::move(family)), ownership_(ownership), rank_(family_->rank()) {
+      : family_(std::move(family)), failure_(family_->failure()), ownership_(ownership), rank_(family_->rank()) {
     family_->add(*this);
   }
   NcclHandle(NcclHandle const&) = delete;
@@ -83,10 +84,12 @@ public:
       check("ncclCommUserRank", ncclCommUserRank(comm, &rank_));
       check("ncclCommCuDevice", ncclCommCuDevice(comm, &device_));
     }
+    if (nccl_version() >= 22800) believed_ = ncclSuccess;
     CudaDeviceGuard const guard(device_, SourceLocation::current());
     scratch_ = NcclScratch(scratch_bytes + std::int64_t{16} * size_);
     if (size_ > 1) flight_.prepare(SourceLocation::current());
     taken_.store(true, std::memory_order_release);
+    if (ownership_.owned && size_ > 1) plain_comm_.store(comm, std::memory_order_relaxed);
   }
 
   /// For who calls NCCL: nobody else does until `unlock`.
@@ -104,21 +107,35 @@ public:
     lock_.unlock();
   }
 
+  // The same for a collective where nothing else has to be thought of: `ready_plainly`, then `plain_lock`, and inside `plain_comm`.
+
+  [[nodiscard, gnu::always_inline]] bool ready_plainly(CudaStreamRef stream) const noexcept {
+    return stream.usable_on(device_) && nccl_group_of_thread == nullptr && !failure_.load() && flight_.takes_plainly(stream);
+  }
+  [[nodiscard]] SpinLock& plain_lock() noexcept { return lock_; }
+  /// Null where the communicator has ended, was adopted, or has one rank.
+  [[nodiscard]] ncclComm_t plain_comm() const noexcept { return plain_comm_.load(std::memory_order_relaxed); }
+
   /// A failure of NCCL fails the family.
   /// @throws NcclError
   void check(char const* call, ncclResult_t result) {
     if (result != ncclSuccess && result != ncclInProgress) fail(call, result);
   }
 
-  /// Waits until a call has done its work: until then nothing may be enqueued behind it. Also where it says that it has: NCCL 2.19 to 2.23
-  /// said so too early for sends and receives.
+  /// Waits until a call has done its work: until then nothing may be enqueued behind it. Also where it says that it has: some versions of NCCL
+  /// have lost what a call wanted to say, which is in progress, on the way out.
   /// @throws NcclError, DeadlineError; the first cause of a failure.
-  void settle(char const* call, ncclResult_t result) {
+  [[gnu::noinline]] void settle(char const* call, ncclResult_t result) {
     check(call, result);
     if (depth_ > 0) return;
     ncclResult_t state = ncclSuccess;
     check("ncclCommGetAsyncError", ncclCommGetAsyncError(native(), &state));
     if (state != ncclSuccess) settle_later(call, state);
+  }
+
+  /// The same for one collective, which NCCL ends by asking for that state itself. It is lost in 2.22, for one, and not any more in 2.28.
+  void finish(char const* call, ncclResult_t result) {
+    if (result != believed_) settle(call, result);
   }
 
   /// The operation just called is in flight on the stream.
@@ -127,9 +144,14 @@ public:
       ++grouped_;
       return;
     }
-    if (stream.natively_capturing()) return;  // It has not begun, and nobody can ask for a point in a graph.
-    if (flight_.add(stream, operation, label, where)) family_->wake();
-    if (family_->failed()) fail_what_was_missed();
+    // What is captured has not begun, and nobody can ask for a point in a graph.
+    if (stream.natively_capturing()) return family_->throw_if_failed();
+    look_after(flight_.add(stream, operation, label, where));
+  }
+  /// The same behind `ready_plainly`.
+  [[gnu::always_inline]] void track_plainly(CudaStreamRef stream, char const* operation, Label label, SourceLocation where) {
+    if (stream.natively_capturing()) return family_->throw_if_failed();
+    look_after(flight_.add_plainly(stream, operation, label, where));
   }
 
   /// @throws UsageError for what waits for NCCL, which does nothing before a group has ended
@@ -189,12 +211,12 @@ public:
     if (ownership_.owned) {
       settle("ncclCommFinalize", ncclCommFinalize(native()));
       // What failed is not to be destroyed again.
-      check("ncclCommDestroy", ncclCommDestroy(comm_.exchange(nullptr, std::memory_order_acq_rel)));
+      check("ncclCommDestroy", ncclCommDestroy(give_up_comm()));
     } else {
       settle("ncclCommGetAsyncError", ncclSuccess);
-      forget_reductions();
+      reductions_.forget(native());
+      static_cast<void>(give_up_comm());
     }
-    comm_.store(nullptr, std::memory_order_release);
   }
 
   /// Gives the communicator away.
@@ -202,23 +224,17 @@ public:
     check_outside_group("release", where);
     wait_in_flight();
     lock(where);
-    forget_reductions();
-    ncclComm_t const comm = comm_.exchange(nullptr, std::memory_order_acq_rel);
-    unlock();
-    return comm;
+    UnlockAtEnd const end(*this);
+    reductions_.forget(native());
+    return give_up_comm();
   }
 
   /// The sum that multiplies its addends with a factor; made once for each type and factor.
   /// @throws NcclError
   template <class T>
   ncclRedOp_t multiplying_sum(ncclDataType_t type, T factor, float key) {
-    for (Reduction const& known : reductions_) {
-      if (known.type == type && known.factor == key) return known.op;
-    }
-    reductions_.reserve(reductions_.size() + 1);
     ncclRedOp_t op = ncclSum;
-    check("ncclRedOpCreatePreMulSum", ncclRedOpCreatePreMulSum(&op, &factor, type, ncclScalarHostImmediate, native()));
-    reductions_.push_back({type, key, op});
+    check("ncclRedOpCreatePreMulSum", reductions_.find(native(), type, factor, key, op));
     return op;
   }
 
@@ -252,7 +268,7 @@ public:
       if (patience_ms_ == 0) patience_ms_ = steady_ms() + 100;
       if (ownership_.owned || steady_ms() < patience_ms_) return false;
     }
-    if (ncclComm_t const comm = comm_.exchange(nullptr, std::memory_order_acq_rel); comm != nullptr) abort(comm);
+    if (ncclComm_t const comm = give_up_comm(); comm != nullptr) abort(comm);
     if (locked) lock_.unlock();
     return true;
   }
@@ -263,6 +279,12 @@ private:
     ~UnlockAtEnd() { handle.unlock(); }
     NcclHandle& handle;
   };
+
+  /// Nothing is enqueued from now on.
+  [[nodiscard]] ncclComm_t give_up_comm() noexcept {
+    plain_comm_.store(nullptr, std::memory_order_relaxed);
+    return comm_.exchange(nullptr, std::memory_order_acq_rel);
+  }
 
   // The other group's end would start the operation, when this communicator may have been aborted.
   [[noreturn, gnu::noinline]] void refuse_inside_group(SourceLocation where) {
@@ -300,17 +322,16 @@ private:
     }
   }
 
+  [[gnu::always_inline]] void look_after(bool sleeps) {
+    if (sleeps) family_->wake();
+    if (failure_.load()) fail_what_was_missed();
+  }
+
   /// A failure that came before the operation was in flight has not seen it.
   [[gnu::noinline]] void fail_what_was_missed() {
     flight_.fail_streams(family_->cause());
     family_->throw_if_failed();
   }
-
-  struct Reduction {
-    ncclDataType_t type;
-    float factor;
-    ncclRedOp_t op;
-  };
 
   void look_for_errors(std::exception_ptr& cause) {
     ncclComm_t const comm = native();
@@ -324,19 +345,7 @@ private:
   }
 
   void abort(ncclComm_t comm) noexcept {
-    if (ownership_.may_abort && (ownership_.owned || taken_.load(std::memory_order_acquire))) {
-      static_cast<void>(ncclCommAbort(comm));  // There is no way to report a failure of this.
-      return;
-    }
-#if NCCL_VERSION_CODE >= 22809
-    int version = 0;
-    if (ncclGetVersion(&version) == ncclSuccess && version >= 22809) static_cast<void>(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
-#endif
-  }
-
-  void forget_reductions() noexcept {
-    for (Reduction const& r : reductions_) static_cast<void>(ncclRedOpDestroy(r.op, native()));
-    reductions_.clear();
+    abort_nccl(comm, ownership_.may_abort && (ownership_.owned || taken_.load(std::memory_order_acquire)));
   }
 
   /// Never throws, and waits no longer than the deadline.
@@ -349,23 +358,13 @@ private:
     ncclComm_t const comm = native();
     if (comm == nullptr) return;
     if (family_->failed()) return abort(comm);
-    if (!ownership_.owned) return forget_reductions();
-    if (finalize_in_time(comm)) static_cast<void>(ncclCommDestroy(comm));
+    if (!ownership_.owned) return reductions_.forget(comm);
+    if (finalize_nccl_in_time(comm, *family_)) static_cast<void>(ncclCommDestroy(comm));
     else static_cast<void>(ncclCommAbort(comm));
   }
 
-  /// ncclCommDestroy alone would wait for peers of the same node, which may be gone, without an end.
-  [[nodiscard]] bool finalize_in_time(ncclComm_t comm) const noexcept {
-    ncclResult_t state = ncclCommFinalize(comm);
-    std::int64_t const start_ms = steady_ms();
-    for (Backoff backoff; state == ncclInProgress; backoff.pause()) {
-      if (family_->failed() || steady_ms() - start_ms > family_->deadline_ms()) return false;
-      if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) return false;
-    }
-    return state == ncclSuccess;
-  }
-
   std::shared_ptr<NcclFamily> family_;
+  std::atomic<bool> const& failure_;
   NcclOwnership ownership_;
   std::atomic<bool> taken_ = false;  // until then what is adopted is its owner's to end
   std::unique_ptr<ncclComm_t> slot_ = std::make_unique<ncclComm_t>(nullptr);
@@ -373,26 +372,16 @@ private:
   int rank_;
   int size_ = 1;
   int device_ = 0;
+  ncclResult_t believed_ = ncclNumResults;        // see finish(); this one no call says
+  std::atomic<ncclComm_t> plain_comm_ = nullptr;  // written inside lock_
   SpinLock lock_;
   int depth_ = 0;             // of groups
   std::int64_t grouped_ = 0;  // operations in the group
   std::int64_t patience_ms_ = 0;
   std::atomic<std::int64_t> call_since_ms_ = 0;  // when the call that somebody is inside began, 0 outside
   NcclFlight flight_;
-  std::vector<Reduction> reductions_;
+  NcclReductions reductions_;
   NcclScratch scratch_;
-};
-
-/// The scope of calls of NCCL.
-class NcclUse {
-public:
-  NcclUse(NcclHandle& handle, SourceLocation where) : handle_(handle) { handle.lock(where); }
-  NcclUse(NcclUse const&) = delete;
-  NcclUse& operator=(NcclUse const&) = delete;
-  ~NcclUse() { handle_.unlock(); }
-
-private:
-  NcclHandle& handle_;
 };
 
 }  // namespace zero::detail
