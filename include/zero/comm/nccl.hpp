@@ -124,7 +124,7 @@ public:
     bool locked = false;
     ncclComm_t comm = nullptr;
     if (handle == nullptr || !detail::plainly_right(plain, handle->size(), handle->rank()) || !handle->ready_plainly(stream) ||
-        !(locked = handle->plain_lock().try_lock()) || (comm = handle->plain_comm()) == nullptr) {
+        !handle->lock_plainly(locked, comm)) {
       return enqueue_with_care(stream, operation, where, locked);
     }
     {

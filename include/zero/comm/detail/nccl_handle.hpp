@@ -107,14 +107,19 @@ public:
     lock_.unlock();
   }
 
-  // The same for a collective where nothing else has to be thought of: `ready_plainly`, then `plain_lock`, and inside `plain_comm`.
+  // The same for a collective where nothing else has to be thought of: if `ready_plainly`, then `lock_plainly`, to the unlocking of `plain_lock`.
 
   [[nodiscard, gnu::always_inline]] bool ready_plainly(CudaStreamRef stream) const noexcept {
     return stream.usable_on(device_) && nccl_group_of_thread == nullptr && !failure_.load() && flight_.takes_plainly(stream);
   }
+  /// False where the watchdog is looking, or, and it is locked, where the communicator has ended, was adopted, or has one rank.
+  [[nodiscard, gnu::always_inline]] bool lock_plainly(bool& locked, ncclComm_t& comm) noexcept {
+    locked = lock_.try_lock();
+    if (!locked) return false;
+    comm = plain_comm_.load(std::memory_order_relaxed);
+    return comm != nullptr;
+  }
   [[nodiscard]] SpinLock& plain_lock() noexcept { return lock_; }
-  /// Null where the communicator has ended, was adopted, or has one rank.
-  [[nodiscard]] ncclComm_t plain_comm() const noexcept { return plain_comm_.load(std::memory_order_relaxed); }
 
   /// A failure of NCCL fails the family.
   /// @throws NcclError
