@@ -109,6 +109,16 @@ void leave(MpiCommunicator& world) {
   for (int i = 0; i < calls; ++i) world.enqueue(HostStreamRef::calling_thread(), Barrier{});
 }
 
+/// Few bytes from the first rank to all: MPI takes them, whether the others come or not.
+void broadcast(MpiCommunicator& world) {
+  if (world.rank() == world.size() - 1) throw std::runtime_error("injected");
+  float value = 1;
+  for (int i = 0; i < 50; ++i) {
+    world.enqueue(HostStreamRef::calling_thread(), zero::Broadcast<float>{.buffer = &value, .count = 1});
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 int run(std::string_view how, int argc, char** argv) {
   zero::MpiOptions const options{.deadline_ms = how == "stopped" || how == "late" ? 1000 : 20'000};
   if (how == "late") {
@@ -142,6 +152,7 @@ int run(std::string_view how, int argc, char** argv) {
         try {
           if (how == "mismatch") mismatch(world);
           else if (how == "leaves") leave(world);
+          else if (how == "broadcasts") broadcast(world);
           else train(how, world);
         } catch (...) {
           report(world.rank());

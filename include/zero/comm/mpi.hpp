@@ -31,6 +31,20 @@ namespace zero {
 
 namespace detail {
 
+/// Performs a collective when its turn has come. What fails it fails the group.
+template <class Operation>
+[[gnu::always_inline]] inline void perform_in_turn(MpiGroup& group, std::uint32_t turn, Operation const& operation) {
+  group.wait_for_turn(turn, MpiCall::may_end_alone(operation));
+  try {
+    MpiCall(group).perform(operation);
+  } catch (...) {
+    group.domain().fail(std::current_exception());
+    group.domain().push_out();
+    throw;
+  }
+  group.end_turn(turn);
+}
+
 /// A collective in the queue of a stream. Destroyed without having run, because the stream failed before, it takes the group with it: the
 /// peers would wait for this rank. One that the stream refused was not called.
 template <class Operation>
@@ -48,15 +62,7 @@ public:
 
   void operator()() {
     std::shared_ptr<MpiGroup> const group = std::move(group_);
-    group->wait_for_turn(turn_);
-    try {
-      MpiCall(*group).perform(operation_);
-    } catch (...) {
-      group->domain().fail(std::current_exception());
-      group->domain().push_out();
-      throw;
-    }
-    group->end_turn();
+    perform_in_turn(*group, turn_, operation_);
   }
 
 private:
@@ -92,11 +98,12 @@ concept MpiOperation = requires(MpiCall call, Operation const& operation) {
 ///   threads, and sums of bf16 and half, which MPI does not have. A factor is applied to the sum.
 /// - **Checks.** MPI does not compare what ranks call; `Checked` around it does.
 /// - **Failure.** After a rank has thrown, aborted, dropped a collective because its stream had failed, or waited longer than the deadline,
-///   its peers throw at their next operation, or while they wait: `PeerError` with the rank and its message, `DeadlineError` or
-///   `MismatchError`. So they do when a rank has returned (destroyed its handle) while they wait for it. A handle that an exception
-///   destroys counts as failed. A process that is killed cannot tell anybody: that is seen by the launcher, which ends the job, or at the
-///   deadline. All groups split from one first group fail together. MPI cannot take back a collective that has begun, nor end in order
-///   then: after a failure its buffers may still be written to while MPI is called, and the job is to be ended, as `MpiEnvironment` does.
+///   its peers throw at their next operation that it has not begun, in a group without it at the latest at the one behind that, or while
+///   they wait: `PeerError` with the rank and its message, `DeadlineError` or `MismatchError`. So they do when a rank has returned
+///   (destroyed its handle) while they wait for it. A handle that an exception destroys counts as failed. A process that is killed cannot
+///   tell anybody: that is seen by the launcher, which ends the job, or at the deadline. All groups split from one first group fail
+///   together. MPI cannot take back a collective that has begun, nor end in order then: after a failure its buffers may still be written
+///   to while MPI is called, and the job is to be ended, as `MpiEnvironment` does.
 /// - **Ranks in errors** are those of this group; texts add the number in the first group where it is another one.
 ///
 /// @par Communication
@@ -141,10 +148,9 @@ public:
   template <detail::MpiOperation Operation>
   void enqueue(HostStreamRef stream, Operation const& operation, SourceLocation where = SourceLocation::current()) {
     check_in_group(where);
-    detail::check_arguments(operation, size(), group_->own_name(), where);
-    group_->throw_if_failed();
-    if (size() == 1) return detail::enqueue_alone<HostDevice>(stream, operation);
-    stream.enqueue(detail::MpiTask<Operation>(group_, turns_, stream, operation), where);
+    detail::check_arguments(operation, group_->size(), group_->own_name(), where);
+    if (group_->size() == 1 || stream != HostStreamRef::calling_thread()) return enqueue_task(stream, operation, where);
+    detail::perform_in_turn(*group_, turns_, operation);  // This handle owns the group meanwhile.
     ++turns_;
   }
 
@@ -172,7 +178,18 @@ private:
       : group_(std::move(group)), exceptions_(std::uncaught_exceptions()) {}
 
   void check_in_group(SourceLocation where) const {
-    if (group_ == nullptr) throw UsageError("this communicator was moved from: it is in no group", where);
+    if (group_ == nullptr) refuse_moved_from(where);
+  }
+  [[noreturn, gnu::noinline]] static void refuse_moved_from(SourceLocation where) {
+    throw UsageError("this communicator was moved from: it is in no group", where);
+  }
+
+  template <class Operation>
+  [[gnu::noinline]] void enqueue_task(HostStreamRef stream, Operation const& operation, SourceLocation where) {
+    group_->throw_if_failed();
+    if (group_->size() == 1) return detail::enqueue_alone<HostDevice>(stream, operation);
+    stream.enqueue(detail::MpiTask<Operation>(group_, turns_, stream, operation), where);
+    ++turns_;
   }
 
   [[nodiscard]] bool unwinding() const noexcept { return std::uncaught_exceptions() > exceptions_; }
@@ -259,7 +276,7 @@ inline MpiCommunicator MpiCommunicator::split(int color, int key, SourceLocation
   choices.back() = {color, key};
   MPI_Comm comm = MPI_COMM_NULL;
   int refused = -1;
-  group_->wait_for_turn(turn);
+  group_->wait_for_turn(turn, true);
   try {
     // Without a time limit only once everybody is known to be here.
     auto const call = [] {
@@ -284,7 +301,7 @@ inline MpiCommunicator MpiCommunicator::split(int color, int key, SourceLocation
     group_->domain().fail(std::current_exception());
     throw;
   }
-  group_->end_turn();
+  group_->end_turn(turn);
   if (refused >= 0) {
     throw UsageError("split: " + group_->name(refused).text() + " gives the color " +
                          std::to_string(choices[static_cast<std::size_t>(refused)].color) +

@@ -42,9 +42,13 @@ private:
 
 namespace detail {
 
+[[noreturn, gnu::noinline, gnu::cold]] inline void throw_mpi_error(int code, char const* call, RankName rank) {
+  throw MpiError(call, code, rank);
+}
+
 /// Throws what an MPI function returned if it is an error.
 inline void check_mpi(int code, char const* call, RankName rank) {
-  if (code != MPI_SUCCESS) throw MpiError(call, code, rank);
+  if (code != MPI_SUCCESS) throw_mpi_error(code, call, rank);
 }
 
 /// True while MPI may be called: after its initialisation and before its end.

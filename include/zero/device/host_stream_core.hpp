@@ -242,7 +242,13 @@ public:
 
   /// Stops the calling thread for a pseudo-random time if this stream is a delayed one.
   void delay() noexcept {
-    if (options_.delay_seed == 0) return;
+    if (options_.delay_seed != 0) delay_at_random();
+  }
+
+private:
+  static constexpr std::uint64_t no_ticket = std::numeric_limits<std::uint64_t>::max();
+
+  [[gnu::noinline]] void delay_at_random() noexcept {
     Delay const delay = random_delay(options_.delay_seed, delays_.fetch_add(1, std::memory_order_relaxed), options_.max_delay_us);
     if (delay.microseconds > 0) {
       std::this_thread::sleep_for(std::chrono::microseconds(delay.microseconds));
@@ -250,9 +256,6 @@ public:
       std::this_thread::yield();
     }
   }
-
-private:
-  static constexpr std::uint64_t no_ticket = std::numeric_limits<std::uint64_t>::max();
 
   struct Slot {
     std::atomic<std::uint64_t> ticket = 0;                   ///< Of the task that lies here, stored last.

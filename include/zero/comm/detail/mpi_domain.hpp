@@ -48,9 +48,10 @@ struct MpiNotice {
 
 /// All groups split from one first group. Ranks in messages are those of the first group.
 ///
-/// Notices travel on a communicator of their own. They are looked for where a rank waits and behind its operations; nobody
-/// waits for them, and who sends them does not wait either. But a communicator that ends with a message on its way leaves it to the next
-/// one that MPI gives the same number: a domain without owners ends only when the notices that are due have come, see `end_domains`.
+/// Notices travel on a communicator of their own. They are looked for where a rank waits, and where an operation may end although another
+/// rank has failed, see `MpiGroup`; nobody waits for them, and who sends them does not wait either. But a communicator that ends with a
+/// message on its way leaves it to the next one that MPI gives the same number: a domain without owners ends only when the notices that
+/// are due have come, see `end_domains`.
 class MpiDomain {
 public:
   /// @param control a communicator of the first group, owned by the domain from now on.
@@ -70,6 +71,7 @@ public:
   }
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
   [[nodiscard]] bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
 
   /// Keeps the first cause and tells the peers. Any thread, never blocks.
@@ -133,7 +135,7 @@ public:
   }
 
   /// Takes in what peers have sent.
-  void poll() noexcept {
+  [[gnu::noinline]] void poll() noexcept {
     while (true) {
       int found = 0;
       MPI_Message message = MPI_MESSAGE_NULL;

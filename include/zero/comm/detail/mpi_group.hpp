@@ -70,7 +70,14 @@ public:
   /// @param members the ranks of this group, as numbered in the first group of the domain.
   MpiGroup(std::shared_ptr<MpiDomain> domain, MPI_Comm comm, int rank, std::vector<int> members, std::uint64_t id,
            MpiOptions const& options)
-      : domain_(std::move(domain)), comm_(comm), rank_(rank), members_(std::move(members)), id_(id), options_(options) {
+      : domain_(std::move(domain)),
+        comm_(comm),
+        own_name_(rank, members[static_cast<std::size_t>(rank)]),
+        size_(static_cast<int>(members.size())),
+        apart_(size_ < domain_->size()),
+        members_(std::move(members)),
+        id_(id),
+        options_(options) {
     if (size() > 1) domain_->expect_farewell();
   }
 
@@ -81,31 +88,35 @@ public:
     if (mpi_is_active() && !domain_->failed()) MPI_Comm_free(&comm_);
   }
 
-  [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
+  [[nodiscard]] int rank() const noexcept { return own_name_.number; }
+  [[nodiscard]] int size() const noexcept { return size_; }
   [[nodiscard]] int member(int rank) const noexcept { return members_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] RankName name(int rank) const noexcept { return {rank, member(rank)}; }
-  [[nodiscard]] RankName own_name() const noexcept { return name(rank_); }
+  [[nodiscard]] RankName own_name() const noexcept { return own_name_; }
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
   [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
   [[nodiscard]] MpiOptions const& options() const noexcept { return options_; }
   [[nodiscard]] MpiDomain& domain() noexcept { return *domain_; }
   [[nodiscard]] std::shared_ptr<MpiDomain> const& shared_domain() const noexcept { return domain_; }
   void throw_if_failed() {
-    if (domain_->failed()) domain_->throw_failure(members_, rank_);
+    if (domain_->failed()) domain_->throw_failure(members_, rank());
   }
 
   /// Waits until this rank's earlier operations are done, whichever streams they are on.
-  void wait_for_turn(std::uint32_t turn) {
+  /// @param look  for what peers have told. Not needed where an operation cannot end before all ranks of the group have begun it: one that has
+  /// failed does not begin it, so this rank comes to wait, and who waits looks.
+  void wait_for_turn(std::uint32_t turn, bool look) {
     if (turn_.load(std::memory_order_acquire) != turn) wait_for_earlier(turn);
+    if (look) domain_->poll();
     throw_if_failed();
     delay_point();
   }
-  /// Looks for peers that have failed last: before a collective it would let MPI take in what peers have sent for it, and libraries then receive
-  /// first, and send what the peers wait for afterwards.
-  void end_turn() noexcept {
-    turn_.fetch_add(1, std::memory_order_acq_rel);
-    domain_->poll();
+  /// Only who has the turn calls it. In a group that is not the whole domain nobody waits for those who are not in it. It looks for what they
+  /// have told here, not before an operation, where MPI would take in what peers have sent for it: libraries then receive first, and send
+  /// what the peers wait for afterwards.
+  void end_turn(std::uint32_t turn) noexcept {
+    turn_.store(turn + 1, std::memory_order_release);
+    if (apart_) domain_->poll();
   }
 
   /// Waits for an operation that has been started.
@@ -121,7 +132,8 @@ public:
 private:
   bool test(MPI_Request* requests, int count) {
     int done = 0;
-    check_mpi(MPI_Testall(count, requests, &done, MPI_STATUSES_IGNORE), "MPI_Testall", own_name());
+    int const code = MPI_Testall(count, requests, &done, MPI_STATUSES_IGNORE);
+    if (code != MPI_SUCCESS) throw_mpi_error(code, "MPI_Testall", own_name());
     return done != 0;
   }
 
@@ -167,7 +179,9 @@ private:
 
   std::shared_ptr<MpiDomain> domain_;
   MPI_Comm comm_;
-  int rank_;
+  RankName own_name_;
+  int size_;
+  bool apart_;  ///< There are ranks of the domain that are not in this group.
   std::vector<int> members_;
   std::uint64_t id_;
   MpiOptions options_;

@@ -57,21 +57,26 @@ inline void mpi_add_bytes(void* in, void* in_out, int* count, MPI_Datatype*) {
 template <class Op, Element T>
 class MpiReduction {
 public:
-  explicit MpiReduction(RankName rank) {
-    MPI_User_function* function = nullptr;
-    if constexpr (std::is_same_v<Op, Max>) function = &mpi_max<T>;
-    else if constexpr (sizeof(T) == 1) function = &mpi_add_bytes;
-    if (function != nullptr) check_mpi(MPI_Op_create(function, 1, &op_), "MPI_Op_create", rank);
+  explicit MpiReduction([[maybe_unused]] RankName rank) {
+    if constexpr (ours) check_mpi(MPI_Op_create(function, 1, &op_), "MPI_Op_create", rank);
   }
   MpiReduction(MpiReduction const&) = delete;
   MpiReduction& operator=(MpiReduction const&) = delete;
   ~MpiReduction() {
-    if (op_ != MPI_SUM && !mpi_has_failed()) MPI_Op_free(&op_);  // After a failure it may still be in use.
+    if constexpr (ours) {
+      if (!mpi_has_failed()) MPI_Op_free(&op_);  // After a failure it may still be in use.
+    }
   }
 
   [[nodiscard]] MPI_Op get() const noexcept { return op_; }
 
 private:
+  static constexpr bool ours = std::is_same_v<Op, Max> || sizeof(T) == 1;
+  static void function(void* in, void* in_out, int* count, MPI_Datatype* type) {
+    if constexpr (std::is_same_v<Op, Max>) mpi_max<T>(in, in_out, count, type);
+    else mpi_add_bytes(in, in_out, count, type);
+  }
+
   MPI_Op op_ = MPI_SUM;
 };
 
