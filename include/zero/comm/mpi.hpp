@@ -34,7 +34,8 @@ namespace detail {
 /// Performs a collective when its turn has come. What fails it fails the group.
 template <class Operation>
 [[gnu::always_inline]] inline void perform_in_turn(MpiGroup& group, std::uint32_t turn, Operation const& operation) {
-  group.wait_for_turn(turn, MpiCall::may_end_alone(operation));
+  bool const look = MpiCall::may_end_alone(operation);
+  group.wait_for_turn(turn, look);
   try {
     MpiCall(group).perform(operation);
   } catch (...) {
@@ -42,7 +43,7 @@ template <class Operation>
     group.domain().push_out();
     throw;
   }
-  group.end_turn(turn);
+  group.end_turn(turn, look);
 }
 
 /// A collective in the queue of a stream. Destroyed without having run, because the stream failed before, it takes the group with it: the
@@ -91,8 +92,8 @@ concept MpiOperation = requires(MpiCall call, Operation const& operation) {
 /// One rank's handle of a group of MPI processes, on host streams. Move-only; one that was moved from is in no group: its size is 0, its
 /// rank -1, and calls throw `UsageError`.
 ///
-/// - **Where.** Collectives run as tasks of the stream they are enqueued to. A task starts one of MPI's nonblocking collectives and asks
-///   for its progress until it is done, so a stream with a worker communicates while others compute. Operations of one communicator run
+/// - **Where.** Collectives run as tasks of the stream they are enqueued to. A task starts one of MPI's nonblocking collectives, for
+///   an all-to-all messages between every two ranks, and asks for its progress until it is done, so a stream with a worker communicates while others compute. Operations of one communicator run
 ///   in the order of their enqueue calls, also on different streams.
 /// - **Numerics.** Sums are MPI's: their order, and with it their last bits, is MPI's choice. `Ordered` around it gives the bits of the
 ///   threads, and sums of bf16 and half, which MPI does not have. A factor is applied to the sum.
@@ -301,7 +302,7 @@ inline MpiCommunicator MpiCommunicator::split(int color, int key, SourceLocation
     group_->domain().fail(std::current_exception());
     throw;
   }
-  group_->end_turn(turn);
+  group_->end_turn(turn, false);
   if (refused >= 0) {
     throw UsageError("split: " + group_->name(refused).text() + " gives the color " +
                          std::to_string(choices[static_cast<std::size_t>(refused)].color) +

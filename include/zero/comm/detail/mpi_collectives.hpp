@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
-/// The collectives of MPI processes: which of MPI's nonblocking ones an operation is.
+/// The collectives of MPI processes: which of MPI's nonblocking ones, or which messages, an operation is.
 
 #include <zero/comm/mpi_error.hpp>
 
@@ -44,13 +44,16 @@ public:
     });
   }
 
-  /// Messages between every two ranks. MPI_Ialltoall would move the own part too, and takes longer (bench/collectives_mpi.cpp).
+  /// Messages between every two ranks: MPI_Ialltoall would move the own part too.
   template <Element T>
   void perform(AllToAll<T> const& o) const {
-    T const* const own = o.send + group_.rank() * o.send_stride();
-    if (o.own_part && o.count > 0) std::memcpy(o.receive + group_.rank() * o.count, own, static_cast<std::size_t>(o.count) * sizeof(T));
+    if (o.own_part && o.count > 0) {
+      T const* const own = o.send + group_.rank() * o.send_stride();
+      std::memcpy(o.receive + group_.rank() * o.count, own, static_cast<std::size_t>(o.count) * sizeof(T));
+    }
     for_parts(o.count, bytes_of_one<T>(), [*this, &o](std::int64_t begin, std::int64_t count) {
-      for (int first = 1; first < group_.size(); first += peers_at_once) exchange(o, begin, count, first);
+      if (group_.size() == 2) exchange(o, begin, count, 1, 2);
+      else exchange_in_batches(o, begin, count);
     });
   }
 
@@ -88,24 +91,32 @@ public:
   }
 
 private:
-  static constexpr int peers_at_once = 32;
+  static constexpr int most_peers_at_once = 32;
 
   [[noreturn, gnu::noinline]] void fail_exchange(int code, char const* call, bool others_have_begun) const {
     if (others_have_begun) mpi_may_still_write() = true;
     throw_mpi_error(code, call, group_.own_name());
   }
 
-  /// With the peers that are `first` ranks away and further, each way.
+  /// With some peers after the other: no more messages at once than an array holds, and no more bytes than MPI is given at once.
   template <Element T>
-  void exchange(AllToAll<T> const& o, std::int64_t begin, std::int64_t count, int first) const {
+  [[gnu::noinline]] void exchange_in_batches(AllToAll<T> const& o, std::int64_t begin, std::int64_t count) const {
+    std::int64_t const fitting = count > 0 ? at_least_one(largest() / (count * bytes_of_one<T>())) : most_peers_at_once;
+    int const at_once = fitting < most_peers_at_once ? static_cast<int>(fitting) : most_peers_at_once;
+    int const size = group_.size();
+    for (int first = 1; first < size; first += at_once) exchange(o, begin, count, first, size - first < at_once ? size : first + at_once);
+  }
+
+  /// With the peers that are from `first` to `end` ranks away, each way. What peers wait for is sent first.
+  template <Element T>
+  void exchange(AllToAll<T> const& o, std::int64_t begin, std::int64_t count, int first, int end) const {
     int const rank = group_.rank();
     int const size = group_.size();
-    int const end = size - first < peers_at_once ? size : first + peers_at_once;
     int const bytes = static_cast<int>(count * bytes_of_one<T>());
     T const* const from = o.send + begin;
     T* const to = o.receive + begin;
-    std::int64_t const stride = o.send_stride();
-    MPI_Request requests[2 * peers_at_once];
+    std::int64_t const stride = o.count > 0 ? o.send_stride() : 0;
+    MPI_Request requests[2 * most_peers_at_once];
     MPI_Request* next = requests;
     for (int k = first; k < end; ++k, ++next) {
       int const peer = rank + k < size ? rank + k : rank + k - size;

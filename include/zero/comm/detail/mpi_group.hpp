@@ -114,9 +114,11 @@ public:
   /// Only who has the turn calls it. In a group that is not the whole domain nobody waits for those who are not in it. It looks for what they
   /// have told here, not before an operation, where MPI would take in what peers have sent for it: libraries then receive first, and send
   /// what the peers wait for afterwards.
-  void end_turn(std::uint32_t turn) noexcept {
+  /// @param look  as for `wait_for_turn`: once more, because MPI may find what has come only when it is asked again.
+  void end_turn(std::uint32_t turn, bool look) {
+    if (look || apart_) domain_->poll();
     turn_.store(turn + 1, std::memory_order_release);
-    if (apart_) domain_->poll();
+    if (look) throw_if_failed();
   }
 
   /// Waits for an operation that has been started.
@@ -125,16 +127,32 @@ public:
   /// @throws PeerError, MismatchError, DeadlineError what kept it from ending.
   template <class Call>
   void complete(MPI_Request* requests, int count, Call const& call) {
-    if (!test(requests, count)) complete_later(requests, count, call());
+    Started started{requests, requests + count};
+    if (!test(started)) complete_later(started, call());
     delay_point();
   }
 
 private:
-  bool test(MPI_Request* requests, int count) {
-    int done = 0;
-    int const code = MPI_Testall(count, requests, &done, MPI_STATUSES_IGNORE);
-    if (code != MPI_SUCCESS) throw_mpi_error(code, "MPI_Testall", own_name());
-    return done != 0;
+  /// What is not known to be done yet.
+  struct Started {
+    MPI_Request* begin;
+    MPI_Request* end;
+  };
+
+  /// One by one: from MPI_Testall it would take statuses to learn what has failed.
+  bool test(Started& started) {
+    for (; started.begin != started.end; ++started.begin) {
+      int done = 0;
+      int const code = MPI_Test(started.begin, &done, MPI_STATUS_IGNORE);
+      if (code != MPI_SUCCESS) fail_test(code);
+      if (done == 0) return false;
+    }
+    return true;
+  }
+
+  [[noreturn, gnu::noinline]] void fail_test(int code) const {
+    mpi_may_still_write() = true;  // For the other requests.
+    throw_mpi_error(code, "MPI_Test", own_name());
   }
 
   [[gnu::noinline]] void wait_for_earlier(std::uint32_t turn) {
@@ -145,16 +163,16 @@ private:
     }
   }
 
-  [[gnu::noinline]] void complete_later(MPI_Request* requests, int count, Fingerprint const& call) {
+  [[gnu::noinline]] void complete_later(Started& started, Fingerprint const& call) {
     std::uint32_t const turn = turn_.load(std::memory_order_relaxed);
     MpiPatience patience(options_.deadline_ms);
-    while (!test(requests, count)) {
+    while (!test(started)) {
       if (!patience.pause()) continue;
       domain_->poll();
       int const left = domain_->left_before(id_, turn);
       if (left >= 0) domain_->fail_by_return(left);
       if (domain_->failed()) {
-        if (completes_soon(requests, count)) return;
+        if (completes_soon(started)) return;
         mpi_may_still_write() = true;
         throw_if_failed();
       }
@@ -168,9 +186,9 @@ private:
   }
 
   /// After a failure. What peers had sent before it shall arrive while the buffers are there: MPI cannot take a collective back.
-  bool completes_soon(MPI_Request* requests, int count) {
+  bool completes_soon(Started& started) {
     MpiPatience patience(20);
-    while (!test(requests, count)) {
+    while (!test(started)) {
       patience.pause();
       if (patience.overdue()) return false;
     }

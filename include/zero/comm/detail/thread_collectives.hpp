@@ -101,7 +101,8 @@ private:
     bool const streaming = streams<T>(size() * o.count);
     for (int k = o.own_part ? 0 : 1; k < size(); ++k) {
       int const peer = (rank_ + k) % size();
-      copy(static_cast<T*>(group_.slot(peer).receive) + o.place(rank_, peer), o.send + peer * o.send_stride(), o.count, streaming);
+      copy(static_cast<T*>(group_.slot(peer).receive) + o.place(rank_, peer), o.count > 0 ? o.send + peer * o.send_stride() : o.send,
+           o.count, streaming);
     }
     if (streaming) end_streaming_copies();
     count_pushed<T>(o.count);
