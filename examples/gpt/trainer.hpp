@@ -157,6 +157,11 @@ double validate(Parameters& parameters, Group& group, Model<Math>& model, Text c
   return mean(group, model.math().stream(), sum / static_cast<double>(batches), model.math().memory());
 }
 
+/// What a run does in one step.
+inline zero::Schedule schedule_of(Options const& options) {
+  return {.micro_batches = options.micro_batches, .overlapped = options.device == Processor::cuda, .step = {.max_norm = options.clip}};
+}
+
 /// Trains one rank. Rank 0 fills `result`.
 /// @param math  of the compute stream
 template <class Stage, class Precision, class Group, class Math = HostMath>
@@ -174,6 +179,7 @@ void train(zero::ParameterLayout const& layout, Group& group, zero::Traffic& tra
   auto parameters = zero::shard_parameters<Stage, Precision>(layout, group, streams, memory);
   zero::ShardedOptimizer<zero::AdamW, Stage> optimizer{parameters, {.weight_decay = options.weight_decay}};
   parameters.initialize(options.seed, [&](zero::ParameterId id) { return initial_value(layout, config, id); });
+  parameters.reserve(schedule_of(options));  // so that nothing is allocated between collectives
 
   for (std::int64_t step = 0; step < options.steps; ++step) {
     auto const start = clock::now();
@@ -250,9 +256,7 @@ RunResult planned(Options const& options) {
   RunResult result;
   result.stage = Stage::name;
   result.curve.name = Stage::name;
-  result.plan = zero::plan<Stage, Precision, zero::AdamW>(
-      make_layout(options.config), options.ranks,
-      {.micro_batches = options.micro_batches, .overlapped = options.device == Processor::cuda, .step = {.max_norm = options.clip}});
+  result.plan = zero::plan<Stage, Precision, zero::AdamW>(make_layout(options.config), options.ranks, schedule_of(options));
   return result;
 }
 

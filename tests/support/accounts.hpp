@@ -25,8 +25,8 @@ struct Account {
   std::int64_t copied = -1;                   ///< by the transport, where it can say so
   std::int64_t live[purpose_count] = {};      ///< after each step; of the last
   std::int64_t peak[purpose_count] = {};
-  bool at_baseline = true;       ///< after the third step as after the second
-  std::int64_t allocations = 0;  ///< in the second and third step
+  bool at_baseline = true;       ///< after the third step as after the second; where all was reserved, from then on
+  std::int64_t allocations = 0;  ///< in the second and third step; where all was reserved, in the first one too
 };
 
 inline Passes plain_passes(Schedule const& schedule) {
@@ -39,19 +39,28 @@ inline Passes plain_passes(Schedule const& schedule) {
 }
 
 /// Trains for three steps.
+/// @param reserved  with buffers that are all there before
 template <class D>
-Account account_of(BasicRank<D> const& rank, Schedule const& schedule) {
+Account account_of(BasicRank<D> const& rank, Schedule const& schedule, bool reserved = false) {
   Account mine;
   Passes const passes = plain_passes(schedule);
   rank.model.initialize(3, InitialValue::normal(0, 1));
-  std::int64_t allocations = 0;
+  Schedule said = schedule;
+  said.overlapped = !said.overlapped;  // It knows better.
+  said.prefetch_bytes = said.prefetch_bytes == 0 ? -1 : 0;
+  if (reserved) {
+    rank.model.reserve(said);
+    for (Purpose p : purposes) mine.live[static_cast<int>(p)] = rank.memory.live(p);
+  }
+  std::int64_t allocations = rank.memory.allocations();
   for (int step = 0; step < 3; ++step) {
     std::int64_t before[subject_count];
     for (Subject s : subjects) before[static_cast<int>(s)] = rank.traffic.received_bytes(s);
     run_passes(rank, passes);
+    if (reserved) rank.model.reserve(said);  // All of it is there, also what a reduction still uses.
     static_cast<void>(rank.model.step(schedule.step).wait());
     rank.model.synchronize();
-    if (step == 0) allocations = rank.memory.allocations();
+    if (step == 0 && !reserved) allocations = rank.memory.allocations();
     for (Subject s : subjects) {
       std::int64_t const bytes = rank.traffic.received_bytes(s) - before[static_cast<int>(s)];
       if (step > 0) mine.at_baseline = mine.at_baseline && (step == 1 || bytes == mine.received[static_cast<int>(s)]);
@@ -59,7 +68,7 @@ Account account_of(BasicRank<D> const& rank, Schedule const& schedule) {
     }
     for (Purpose p : purposes) {
       std::int64_t const bytes = rank.memory.live(p);
-      mine.at_baseline = mine.at_baseline && (step == 0 || bytes == mine.live[static_cast<int>(p)]);
+      mine.at_baseline = mine.at_baseline && ((step == 0 && !reserved) || bytes == mine.live[static_cast<int>(p)]);
       mine.live[static_cast<int>(p)] = bytes;
       mine.peak[static_cast<int>(p)] = rank.memory.peak(p);
     }

@@ -55,10 +55,11 @@ struct GroupTrained {
 
 /// Three steps of two micro-batches. All transports run this text.
 /// @param after_step  is called after each.
+/// @param reserve     all buffers first, after which `after_step` is called too
 template <class S, class P, class Group>
 GroupTrained train_group(
     Group& group, Streams<typename Group::Device> streams, MemoryResource& memory, Traffic& traffic, bool integers,
-    std::function<void()> const& after_step = [] {}) {
+    std::function<void()> const& after_step = [] {}, bool reserve = false) {
   using D = typename Group::Device;
   using Parameter = typename P::parameter;
   using Gradient = typename P::gradient;
@@ -66,6 +67,10 @@ GroupTrained train_group(
   auto parameters = shard_parameters<S, P>(layout, group, streams, memory);
   ShardedOptimizer<SGD, S> optimizer{parameters, {.learning_rate = 0.125}};
   parameters.initialize(3, [](ParameterId) { return InitialValue::normal(0, 1); });
+  if (reserve) {
+    parameters.reserve({.micro_batches = 2});
+    after_step();
+  }
   GroupTrained result;
   for (int step = 0; step < 3; ++step) {
     for (int m = 0; m < 2; ++m) {

@@ -104,6 +104,7 @@ struct ModelOptions {
   PartitionOptions partition = {};
   bool poison_released = false;
   AnyOptimizer optimizer = {};
+  std::int64_t prefetch_bytes = -1;
 };
 
 /// Parameters, optimizer, an open pass and its open scopes, on one rank: what is the same on all devices.
@@ -114,6 +115,7 @@ public:
   [[nodiscard]] virtual Partition const& partition() const = 0;
   virtual void initialize(std::uint64_t seed, InitialValue initial) = 0;
   virtual AnyOptimizer& optimizer() = 0;
+  virtual void reserve(Schedule const&) = 0;
 
   virtual void begin_training(bool last) = 0;
   virtual void begin_inference() = 0;

@@ -67,7 +67,7 @@ class ModelOf final : public BasicModel<typename Group::Device> {
 public:
   ModelOf(ParameterLayout const& layout, Group& group, Streams<D> streams, MemoryResource& memory, ModelOptions const& options)
       : streams_(streams),
-        parameters_(layout, group, streams, memory, {options.partition, options.poison_released}),
+        parameters_(layout, group, streams, memory, {options.partition, options.poison_released, options.prefetch_bytes}),
         optimizer_(parameters_, options.optimizer),
         weights_(static_cast<std::size_t>(layout.unit_count())),
         gradients_(static_cast<std::size_t>(layout.unit_count())) {}
@@ -77,6 +77,7 @@ public:
     parameters_.initialize(seed, [initial](ParameterId) { return initial; });
   }
   AnyOptimizer& optimizer() override { return optimizer_.options(); }
+  void reserve(Schedule const& schedule) override { parameters_.reserve(schedule); }
 
   void begin_training(bool last) override { training_.emplace(parameters_.engine(), TrainingPassOptions{last}, SourceLocation::current()); }
   void begin_inference() override { inference_.emplace(parameters_.engine(), SourceLocation::current()); }

@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -24,12 +25,13 @@ using zero::ParameterLayout;
 using zero::Purpose;
 using zero::Subject;
 
-std::vector<Account> accounts_of(Setting const& setting, ParameterLayout const& layout, zero::Schedule schedule) {
+std::vector<Account> accounts_of(Setting const& setting, ParameterLayout const& layout, zero::Schedule schedule, bool reserved = false) {
   schedule.overlapped = setting.streams != StreamMode::calling && setting.streams != StreamMode::one_worker;
+  schedule.prefetch_bytes = setting.model.prefetch_bytes;
   std::vector<Account> result(static_cast<std::size_t>(setting.ranks));
   run_models(setting, layout, [&](Rank rank) {
     Account& mine = result[static_cast<std::size_t>(rank.rank)];
-    mine = account_of(rank, schedule);
+    mine = account_of(rank, schedule, reserved);
     mine.copied = rank.threads.bytes_copied();
   });
   return result;
@@ -74,6 +76,38 @@ TEST_CASE("the tied layout's bytes are the planned ones in every arrangement of 
         INFO(stage_name(stage), ", streams ", static_cast<int>(mode), ", backward gathers ", backward_gathers);
         zero::Schedule const schedule{.micro_batches = 2, .backward_gathers = backward_gathers};
         check(accounts_of({.stage = stage, .ranks = ranks, .streams = mode}, small_layout(), schedule));
+      }
+    }
+  }
+}
+
+TEST_CASE("what is reserved for a loop is what it takes, to the byte, and nothing is allocated from its first pass on") {
+  int const ranks = zero::test::ranks();
+  struct Arrangement {
+    StreamMode streams;
+    std::int64_t prefetch_bytes;
+  };
+  constexpr Arrangement arrangements[] = {
+      {StreamMode::calling, -1}, {StreamMode::two_workers, -1}, {StreamMode::two_workers, 0}, {StreamMode::two_workers, 5000}};
+  std::uint64_t variation = 0;
+  for (int stage = 0; stage < stage_count; ++stage) {
+    for (Arrangement const& arrangement : arrangements) {
+      for (bool backward_gathers : {false, true}) {
+        ++variation;
+        PrecisionName const precision = precisions()[variation / 8 % std::size(precisions())];
+        zero::Schedule const schedule{.micro_batches = 1 + static_cast<std::int64_t>(variation % 2),
+                                      .inference_passes = static_cast<std::int64_t>(variation / 2 % 2),
+                                      .backward_gathers = backward_gathers};
+        INFO(name(precision), ", ", stage_name(stage), ", streams ", static_cast<int>(arrangement.streams), ", ",
+             arrangement.prefetch_bytes, " bytes ahead, ", schedule.micro_batches, " micro-batches, ", schedule.inference_passes,
+             " inference passes, backward gathers ", backward_gathers);
+        Setting const setting{.precision = precision,
+                              .stage = stage,
+                              .ranks = ranks,
+                              .streams = arrangement.streams,
+                              .model = {.prefetch_bytes = arrangement.prefetch_bytes}};
+        check(accounts_of(setting, odd_layout(variation + 31 * static_cast<std::uint64_t>(ranks)), schedule, true));
+        check(accounts_of(setting, tied_layout(), schedule, true));
       }
     }
   }
@@ -124,30 +158,46 @@ TEST_CASE("many ranks in one process receive and hold what the ZeRO paper says")
   }
 }
 
-TEST_CASE("after the first step nothing is allocated, by any thread") {
-  int const ranks = zero::test::ranks();
+namespace {
+
+/// Blocks that this process allocates in four steps where the buffers are reserved; else after the first one.
+std::int64_t blocks_allocated(Setting const& setting, bool reserved) {
   zero::Schedule const schedule{.micro_batches = 2};
+  std::int64_t before = -1;
+  std::int64_t after = -2;
+  run_models(setting, small_layout(), [&](Rank rank) {
+    Passes const passes = plain_passes(schedule);
+    // Between two barriers all ranks are here.
+    auto const count = [&](std::int64_t& blocks) {
+      rank.model.synchronize();
+      rank.threads.enqueue(zero::HostStreamRef::calling_thread(), zero::Barrier{});
+      if (rank.rank == 0) blocks = zero::test::allocations();
+      rank.threads.enqueue(zero::HostStreamRef::calling_thread(), zero::Barrier{});
+    };
+    rank.model.initialize(3, zero::InitialValue::normal(0, 1));
+    if (reserved) {
+      rank.model.reserve(schedule);
+      count(before);
+    }
+    for (int step = 0; step < 4; ++step) {
+      run_passes(rank, passes);
+      static_cast<void>(rank.model.step({.max_norm = 1}).wait());
+      count(step == 0 && !reserved ? before : after);
+    }
+  });
+  return after - before;
+}
+
+}  // namespace
+
+TEST_CASE("after the first step, and in it where buffers were reserved, nothing is allocated, by any thread") {
   PrecisionName const precision = precisions_of({PrecisionName::fp32_bf16, PrecisionName::bf16}).front();
   for (int stage = 0; stage < stage_count; ++stage) {
     for (StreamMode mode : {StreamMode::calling, StreamMode::two_workers}) {
-      std::int64_t before = -1;
-      std::int64_t after = -2;
-      run_models({.precision = precision, .stage = stage, .ranks = ranks, .streams = mode}, small_layout(), [&](Rank rank) {
-        Passes const passes = plain_passes(schedule);
-        zero::HostStreamRef const here = zero::HostStreamRef::calling_thread();
-        rank.model.initialize(3, zero::InitialValue::normal(0, 1));
-        for (int step = 0; step < 4; ++step) {
-          run_passes(rank, passes);
-          static_cast<void>(rank.model.step({.max_norm = 1}).wait());
-          rank.model.synchronize();
-          // Between two barriers all ranks are here.
-          rank.threads.enqueue(here, zero::Barrier{});
-          if (rank.rank == 0) (step == 0 ? before : after) = zero::test::allocations();
-          rank.threads.enqueue(here, zero::Barrier{});
-        }
-      });
-      INFO(stage_name(stage), ", streams ", static_cast<int>(mode));
-      CHECK(after == before);
+      for (bool reserved : {false, true}) {
+        INFO(stage_name(stage), ", streams ", static_cast<int>(mode), ", reserved ", reserved);
+        CHECK(blocks_allocated({.precision = precision, .stage = stage, .ranks = zero::test::ranks(), .streams = mode}, reserved) == 0);
+      }
     }
   }
 }

@@ -197,13 +197,34 @@ TEST_CASE("a capture that needs a buffer for a gather is refused, and so is none
     auto pass = loop.parameters.inference_pass();
     for (zero::Unit unit : loop.layout.units()) auto const weights = pass.gather(unit);
   };
-  CHECK_THROWS_WITH_AS(static_cast<void>(loop.parameters.capture(inference)), doctest::Contains("run such a pass before the capture"),
-                       zero::UsageError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(loop.parameters.capture(inference)),
+                       doctest::Contains("run such a pass, or reserve(), before the capture"), zero::UsageError);
   inference();  // Shows anew what passes gather: the one that was captured was cut short.
   inference();  // Gathers that ahead.
   auto const graph = loop.parameters.capture(inference);
   static_cast<void>(loop.parameters.replay(graph));
   loop.compute.synchronize();
+}
+
+namespace {
+
+template <class S>
+void check_first_capture() {
+  zero::standin::reset();
+  Loop<S> by_calls;
+  for (int i = 0; i < 3; ++i) static_cast<void>(by_calls.passes_and_step());
+  Loop<S> loop;
+  loop.parameters.reserve({.micro_batches = 2});
+  auto const graph = loop.parameters.capture([&] { static_cast<void>(loop.passes_and_step()); });
+  for (int i = 0; i < 3; ++i) static_cast<void>(loop.parameters.replay(graph));
+  CHECK(loop.contents() == by_calls.contents());
+}
+
+}  // namespace
+
+TEST_CASE("a capture before all passes finds its buffers where they were reserved") {
+  SUBCASE("Stage2") { check_first_capture<zero::Stage2>(); }
+  SUBCASE("Stage3") { check_first_capture<zero::Stage3>(); }
 }
 
 TEST_CASE("weights that a failed capture gathered count for nothing, also where its pass is still there") {

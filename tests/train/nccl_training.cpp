@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <zero/comm/counting.hpp>
@@ -83,34 +84,67 @@ void check_ordered() {
 }
 
 #if defined(ZERO_TEST_STANDIN)
-/// Training in memory from NCCL's allocator, with and without windows: the bits of plain memory.
+/// Training in memory from NCCL's allocator, with and without windows, reserved or not: the bits of plain memory.
 template <class S, class P>
 void check_nccl_memory() {
   int const ranks = zero::test::ranks();
   auto const expected = over_nccl<S, P>(ranks, false, 0, [](NcclCommunicator& comm, MemoryResource&) { return zero::Borrowed{comm}; });
-  for (bool const windows : {false, true}) {
+  for (auto const& [windows, reserve] : {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
     CAPTURE(windows);
+    CAPTURE(reserve);
     zero::test::need_devices(ranks, 3);
     std::vector<GroupTrained> results(static_cast<std::size_t>(ranks));
-    zero::test::run_nccl(ranks, [&](NcclCommunicator& comm) {
+    zero::test::run_nccl(ranks, [&, windows = windows, reserve = reserve](NcclCommunicator& comm) {
       CudaStream const compute;
       CudaStream const communication;
       zero::NcclMemory memory(comm, {.windows = windows});
       zero::Traffic traffic;
       zero::Counting counting{zero::Borrowed{comm}, traffic};
-      std::vector<std::int64_t> registered;  // after each step
+      std::vector<std::int64_t> registered;  // after what was reserved, and after each step
+      auto const look = [&] { registered.push_back(zero::standin::nccl_calls("ncclCommWindowRegister", comm.rank())); };
       results[static_cast<std::size_t>(comm.rank())] =
-          zero::test::train_group<S, P>(counting, {compute, communication}, memory, traffic, false,
-                                        [&] { registered.push_back(zero::standin::nccl_calls("ncclCommWindowRegister", comm.rank())); });
-      // What passes need is allocated in the first one; in later steps nobody waits for peers to register.
+          zero::test::train_group<S, P>(counting, {compute, communication}, memory, traffic, false, look, reserve);
+      // What was not reserved is allocated in the first step; in later ones nobody waits for peers to register.
       CHECK((registered[0] > 0) == windows);
-      CHECK(registered == std::vector<std::int64_t>(3, registered[0]));
+      CHECK(registered == std::vector<std::int64_t>(reserve ? 4 : 3, registered[0]));
       CHECK(memory.windows() == 0);
       comm.finalize();
     });
     CHECK((results == expected));
     CHECK(zero::standin::live_nccl() == zero::standin::NcclLive{});
   }
+}
+
+/// How often a rank has asked CUDA for what may wait for the device.
+std::int64_t allocating_calls(int rank) {
+  std::int64_t sum = 0;
+  auto const of_cuda = zero::standin::calls_of(rank);
+  for (char const* function : {"cudaMalloc", "cudaFree", "cudaMallocHost", "cudaHostAlloc", "cudaFreeHost", "cudaEventCreateWithFlags",
+                               "cudaEventDestroy", "cudaStreamCreateWithPriority"}) {
+    auto const found = of_cuda.find(function);
+    if (found != of_cuda.end()) sum += found->second;
+  }
+  return sum;
+}
+
+/// From the reservation to the last step.
+template <class S, class P>
+void check_no_allocation_after_reserve() {
+  int const ranks = zero::test::ranks();
+  zero::test::need_devices(ranks, 0);
+  zero::test::run_nccl(ranks, [&](NcclCommunicator& comm) {
+    CudaStream const compute;
+    CudaStream const communication;
+    CudaMemory memory;
+    zero::Traffic traffic;
+    zero::Counting counting{zero::Ordered{zero::Borrowed{comm}, memory}, traffic};
+    std::vector<std::int64_t> calls;
+    static_cast<void>(zero::test::train_group<S, P>(
+        counting, {compute, communication}, memory, traffic, false, [&] { calls.push_back(allocating_calls(comm.rank())); }, true));
+    CHECK(calls[0] > 0);
+    CHECK(calls == std::vector<std::int64_t>(4, calls[0]));
+    comm.finalize();
+  });
 }
 #endif
 
@@ -141,8 +175,13 @@ TEST_CASE("field case 112: any gradients over NCCL give the bits of the threads 
 
 #if defined(ZERO_TEST_STANDIN)
 TEST_CASE(
-    "field case 115: memory from NCCL, whose windows are registered in the first step at the latest, gives the bits of plain memory") {
+    "field case 115: memory from NCCL, whose windows are registered before the first pass where it was reserved, gives the bits of plain memory") {
   SUBCASE("Stage1, bf16") { check_nccl_memory<zero::Stage1, Bf16>(); }
   SUBCASE("Stage3, fp32") { check_nccl_memory<zero::Stage3, Fp32>(); }
+}
+
+TEST_CASE("what was reserved is all that CUDA is asked for in a loop: memory, streams, events") {
+  SUBCASE("Stage1, bf16") { check_no_allocation_after_reserve<zero::Stage1, Bf16>(); }
+  SUBCASE("Stage3, fp32") { check_no_allocation_after_reserve<zero::Stage3, Fp32>(); }
 }
 #endif

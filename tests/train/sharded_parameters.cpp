@@ -10,6 +10,8 @@
 #include <zero/comm/counting.hpp>
 #include <zero/comm/run_ranks.hpp>
 #include <zero/comm/self.hpp>
+#include <zero/device/memory.hpp>
+#include <zero/train/plan.hpp>
 
 #include "support/odd_layouts.hpp"
 #include "support/ranks.hpp"
@@ -144,4 +146,113 @@ TEST_CASE("one rank without a transport trains as any other") {
   pass.finish();
   CHECK(parameters.reduce().wait().norm == 0);
   parameters.publish();
+}
+
+namespace {
+
+template <class S>
+using Reserving = zero::ShardedParameters<S, Bf16, Group>;
+
+/// Runs `body(parameters, memory)` on all ranks; `memory` counts.
+template <class S, class Body>
+void with_parameters(Body const& body) {
+  zero::run_ranks(zero::test::ranks(), [&](zero::ThreadCommunicator& comm) {
+    zero::Traffic traffic;
+    Group group{zero::Borrowed{comm}, traffic};
+    zero::CountingResource memory(zero::host_memory());
+    auto parameters = zero::shard_parameters<S, Bf16>(small_layout(), group, streams(), memory);
+    std::int64_t const calls = traffic.calls();
+    body(parameters, memory);
+    CHECK(traffic.calls() == calls);
+  });
+}
+
+/// Bytes of buffers that passes use.
+std::int64_t pass_bytes(zero::CountingResource const& memory) {
+  return memory.live(zero::Purpose::gathered) + memory.live(zero::Purpose::gradient_scratch);
+}
+
+}  // namespace
+
+TEST_CASE("reserve adds what is missing, for the loop that it is told of") {
+  with_parameters<zero::Stage3>([](Reserving<zero::Stage3>& parameters, zero::CountingResource& memory) {
+    auto const planned = [&](zero::Schedule const& schedule) {
+      return zero::plan<zero::Stage3, Bf16, zero::SGD>(parameters.partition(), schedule);
+    };
+    auto const default_plan = planned({});
+    auto const held_plan = planned({.backward_gathers = false});
+    CHECK(pass_bytes(memory) == 0);
+    parameters.reserve({.micro_batches = 0});
+    CHECK(pass_bytes(memory) == 0);
+    parameters.reserve({.micro_batches = 0, .inference_passes = 1});  // No gradients.
+    CHECK(memory.live(zero::Purpose::gathered) == default_plan.bytes(zero::Purpose::gathered));
+    CHECK(memory.live(zero::Purpose::gradient_scratch) == 0);
+    parameters.reserve();
+    CHECK(memory.live(zero::Purpose::gathered) == default_plan.bytes(zero::Purpose::gathered));
+    CHECK(memory.live(zero::Purpose::gradient_scratch) == default_plan.bytes(zero::Purpose::gradient_scratch));
+    parameters.reserve({.backward_gathers = false});
+    CHECK(memory.live(zero::Purpose::gathered) == held_plan.bytes(zero::Purpose::gathered));
+    CHECK(memory.live(zero::Purpose::gradient_scratch) == held_plan.bytes(zero::Purpose::gradient_scratch));
+    auto const blocks = memory.allocations();
+    parameters.reserve();
+    parameters.reserve({.micro_batches = 7, .inference_passes = 3, .backward_gathers = false, .step = {.max_norm = 1}});
+    CHECK(memory.allocations() == blocks);
+  });
+}
+
+TEST_CASE("reserve is refused in a pass or a step, where weights are in use, and for what is no number of passes") {
+  zero::SelfCommunicator self;
+  zero::CountingResource memory(zero::host_memory());
+  auto parameters = zero::shard_parameters<zero::Stage3, Bf16>(small_layout(), self, streams(), memory);
+  auto const refuses = [&](char const* what, zero::Schedule const& schedule = {}) {
+    std::int64_t const blocks = memory.allocations();
+    CHECK_THROWS_WITH_AS(parameters.reserve(schedule), doctest::Contains(what), zero::UsageError);
+    CHECK(memory.allocations() == blocks);
+  };
+  refuses("negative number of passes", {.micro_batches = -1});
+  refuses("negative number of passes", {.inference_passes = -1});
+  {
+    auto const pass = parameters.training_pass({.last = true});
+    refuses("reserve: a pass is still open");
+  }
+  refuses("a pass was not finished");
+  parameters.discard_gradients();
+  {
+    auto const pass = parameters.inference_pass();
+    refuses("reserve: a pass is still open");
+  }
+  {
+    auto const all = parameters.gather_all();
+    refuses("the weights of unit 'a' are still in use");
+  }
+  static_cast<void>(parameters.reduce());
+  refuses("publish() has not ended the step before");
+  parameters.publish();
+  CHECK(pass_bytes(memory) == 0);
+  REQUIRE_NOTHROW(parameters.reserve());
+  CHECK(pass_bytes(memory) > 0);
+}
+
+TEST_CASE("a reserve that gets no memory changes nothing") {
+  zero::run_ranks(zero::test::ranks(), [](zero::ThreadCommunicator& comm) {
+    std::int64_t blocks = 0;
+    std::int64_t start = 0;
+    for (std::int64_t failing = 0; failing <= blocks; ++failing) {
+      zero::CountingResource memory(zero::host_memory());
+      zero::FailingResource counted(memory, failing == 0 ? 0 : start + failing);
+      zero::Borrowed group{comm};
+      auto parameters = zero::shard_parameters<zero::Stage3, Bf16>(small_layout(), group, streams(), counted);
+      start = counted.calls();
+      if (failing > 0) {
+        CHECK_THROWS_AS(parameters.reserve({.backward_gathers = false}), zero::MemoryError);
+        CHECK(pass_bytes(memory) == 0);
+      }
+      parameters.reserve({.backward_gathers = false});
+      if (failing == 0) blocks = counted.calls() - start;
+      auto const plan = zero::plan<zero::Stage3, Bf16, zero::SGD>(parameters.partition(), {.backward_gathers = false});
+      CHECK(memory.live(zero::Purpose::gathered) == plan.bytes(zero::Purpose::gathered));
+      CHECK(memory.live(zero::Purpose::gradient_scratch) == plan.bytes(zero::Purpose::gradient_scratch));
+    }
+    CHECK(blocks > 1);
+  });
 }

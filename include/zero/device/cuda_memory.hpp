@@ -49,7 +49,7 @@ template <class Call>
 }  // namespace detail
 
 /// Memory of one CUDA device, from `cudaMalloc`. Both calls may wait for the whole device: allocate before the training loop, as the library
-/// does.
+/// does where `ShardedParameters::reserve` is called.
 class CudaMemory final : public MemoryResource {
 public:
   /// @param device  number of the CUDA device; -1: the one that is current for the calling thread.

@@ -54,7 +54,8 @@ inline constexpr std::int64_t memory_alignment = 256;
 ///
 /// What the syntax does not say: blocks are aligned to `memory_alignment`; 0 bytes give a null pointer, and a null pointer may be given
 /// back with 0 bytes; contents are undefined; a block goes back to the resource it came from, with the same size and purpose; calls may
-/// come from several threads at once; the library allocates when an object is constructed or in the first pass, never in the steady state.
+/// come from several threads at once; the library allocates when an object is constructed and in the first pass, or in
+/// `ShardedParameters::reserve` before it, never in the steady state.
 class MemoryResource {
 public:
   MemoryResource() = default;

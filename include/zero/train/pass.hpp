@@ -48,12 +48,12 @@ public:
   /// Collective where parameters are Sharded: an all-gather of each segment of the unit that is not resident.
   /// @par Stream order
   /// The weights are ready in the order of the compute stream.
-  /// @throws UsageError if the pass has ended; LayoutError for an unknown unit; MemoryError for the buffer of the first pass.
+  /// @throws UsageError if the pass has ended; LayoutError for an unknown unit; MemoryError for buffers that were not reserved, in a first pass.
   [[nodiscard]] auto gather(Unit unit, SourceLocation where = SourceLocation::current()) { return engine_->gather(number_, unit, where); }
 
   /// The unit's gradients, whole, to be added to; see `Gradients`.
   /// @throws UsageError if the pass has ended, if they are open, were handed over in this pass, or share a parameter with a unit whose open
-  /// gradients were not zeroed; LayoutError for an unknown unit; MemoryError for the scratch of the first step.
+  /// gradients were not zeroed; LayoutError for an unknown unit; MemoryError for scratch that was not reserved, in a first step.
   /// @par Memory
   /// Where gradients accumulate Sharded or Replicated, or in another type than they are written in: the unit's whole gradients under
   /// `gradient_scratch`, until they are handed over and reduced.

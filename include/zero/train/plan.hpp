@@ -93,7 +93,7 @@ public:
         slots_(static_cast<std::size_t>(partition.segment_count())) {}
 
   constexpr void run() {
-    if (gathers && schedule_.overlapped && !schedule_.backward_gathers) {
+    if (gathers && schedule_.overlapped && !schedule_.backward_gathers && schedule_.micro_batches > 0) {
       training_pass();  // The first pass is taken for the canonical one, and gathers something ahead in vain.
       retire();
       parameters_received = gradients_received = 0;
@@ -106,8 +106,9 @@ public:
   std::int64_t parameters_received = 0;
   std::int64_t gradients_received = 0;
 
-  [[nodiscard]] constexpr std::int64_t gathered_elements() const { return gathered_.elements(); }
-  [[nodiscard]] constexpr std::int64_t scratch_elements() const { return scratch_.elements(); }
+  /// What the pools of gathered weights and of gradient scratch have come to.
+  [[nodiscard]] constexpr PoolShape const& gathered() const noexcept { return gathered_; }
+  [[nodiscard]] constexpr PoolShape const& scratch() const noexcept { return scratch_; }
 
 private:
   struct Slots {
@@ -307,8 +308,8 @@ template <Stage S, PrecisionPolicy P, class Opt>
       detail::stored_elements<typename S::gradients>(partition, true) * static_cast<std::int64_t>(sizeof(Accumulator));
   held(Purpose::optimizer_states) =
       states * static_cast<std::int64_t>(sizeof(Master)) * (Opt::states + (detail::separate_masters<S, P> ? 1 : 0));
-  held(Purpose::gathered) = loop.gathered_elements() * static_cast<std::int64_t>(sizeof(typename P::parameter));
-  held(Purpose::gradient_scratch) = loop.scratch_elements() * static_cast<std::int64_t>(sizeof(typename P::gradient));
+  held(Purpose::gathered) = loop.gathered().elements() * static_cast<std::int64_t>(sizeof(typename P::parameter));
+  held(Purpose::gradient_scratch) = loop.scratch().elements() * static_cast<std::int64_t>(sizeof(typename P::gradient));
   held(Purpose::staging) = Rules::staging_bytes(partition);
   held(Purpose::control) =
       detail::control_bytes<Accumulator>(partition.ranks()) + static_cast<std::int64_t>(sizeof(detail::UpdateMemory<Opt>));

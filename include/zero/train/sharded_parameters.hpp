@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <zero/comm/communicator.hpp>
@@ -27,6 +28,7 @@
 #include <zero/train/detail/value_writers.hpp>
 #include <zero/train/initial_values.hpp>
 #include <zero/train/pass.hpp>
+#include <zero/train/plan.hpp>
 #include <zero/train/precision.hpp>
 #include <zero/train/stage.hpp>
 #include <zero/train/step_report.hpp>
@@ -101,7 +103,8 @@ public:
                     .add(static_cast<std::uint64_t>(options.poison_released))
                     .add(static_cast<std::uint64_t>(detail::prefetch_elements<S, P>(options.prefetch_bytes, streams.overlap())))
                     .value(),
-                where) {}
+                where),
+        prefetch_bytes_(options.prefetch_bytes) {}
   ShardedParameters(ShardedParameters const&) = delete;
   ShardedParameters& operator=(ShardedParameters const&) = delete;
 
@@ -158,6 +161,34 @@ public:
       if (other == id) detail::copy_rounded<Device>(engine_.streams().compute(), to, values.data() + first, count);
     });
     Device::synchronize(engine_.streams().compute());
+  }
+
+  /// Allocates now what the passes of a loop would allocate when they first need it: the buffers of gathered weights and of gradient scratch, by the
+  /// code that `plan` runs. What such a loop does afterwards, from its first pass on, allocates nothing. For memory whose allocation must not come
+  /// between collectives: on CUDA it waits for the device, and as windows of NCCL it is itself collective. What is there already counts; a loop
+  /// that does more than was reserved allocates the rest as it would have.
+  /// @param schedule  What one step does; of several loops, reserve for each. No micro-batches are allowed: passes without gradients only.
+  /// `overlapped` and `prefetch_bytes` are those of these parameters, whatever it says, and `step` is not looked at.
+  /// @throws UsageError if a pass, weights or a step are open, or a pass was abandoned, and for a negative number of passes; MemoryError. Nothing
+  /// has changed then.
+  /// @par Communication
+  /// None.
+  /// @par Memory
+  /// Together with what was there, what `plan` says under `gathered` and `gradient_scratch`.
+  /// @par Stream order
+  /// Nothing is enqueued.
+  void reserve(Schedule schedule = {}, SourceLocation where = SourceLocation::current()) {
+    engine_.check_not_capturing("reserve", where);
+    engine_.check_between_passes("reserve", where);
+    if (schedule.micro_batches < 0 || schedule.inference_passes < 0) engine_.fail("reserve: a negative number of passes", where);
+    schedule.overlapped = engine_.streams().overlapped();
+    schedule.prefetch_bytes = prefetch_bytes_;
+    detail::DryRun<S, P> loop(partition(), group().rank(), schedule);
+    loop.run();
+    auto weights = engine_.weights().buffers().missing(loop.gathered());
+    auto gradients = engine_.gradients().buffers().missing(loop.scratch());
+    engine_.weights().buffers().add(std::move(weights));
+    engine_.gradients().buffers().add(std::move(gradients));
   }
 
   /// A forward and backward over one micro-batch.
@@ -217,7 +248,8 @@ public:
   /// }
   /// @endcode
   /// A replay reads the optimizers' options of its own time, and decides anew whether to skip; `StepOptions` are fixed by the capture. Passes of
-  /// the same kind must have run before, so that no memory has to be allocated. A report of a step in the capture cannot be waited for.
+  /// the same kind must have run before, or `reserve` for them, so that no memory has to be allocated. A report of a step in the capture
+  /// cannot be waited for.
   /// @param work  Ends its passes and steps, waits for nothing, and uses no streams but these two and those that wait for their events in it.
   /// @throws what `work` throws, and then nothing was captured; UsageError if a pass, weights or a step are open before or after it, or a
   /// pass was abandoned; DeviceError where the device refuses what was captured, for instance an allocation.
@@ -292,6 +324,7 @@ private:
   }
 
   Engine engine_;
+  std::int64_t prefetch_bytes_;
 };
 
 /// Shards a model over a group: `auto parameters = zero::shard_parameters<zero::Stage3, zero::Precision<zero::bf16>>(layout, comm, streams, memory);`

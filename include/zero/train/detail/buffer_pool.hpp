@@ -49,6 +49,22 @@ public:
   }
   [[nodiscard]] constexpr std::int64_t elements(int slot) const noexcept { return slots_[static_cast<std::size_t>(slot)].elements; }
 
+  /// Sizes of the buffers to add so that there are as many of each size as in `wanted`. A buffer serves its own size only, so it does not matter
+  /// which of them is taken: what `wanted` was enough for, this is enough for.
+  [[nodiscard]] constexpr PlainArray<std::int64_t> missing(PoolShape const& wanted) const {
+    PoolShape have = *this;
+    for (Slot& slot : have.slots_) slot.in_use = false;
+    PlainArray<std::int64_t> sizes;
+    for (Slot const& slot : wanted.slots_) {
+      int const found = have.find(slot.elements);
+      if (found == none) sizes.push_back(slot.elements);
+      else have.take(found);
+    }
+    return sizes;
+  }
+  /// Room for `more` buffers, so that adding them cannot fail.
+  constexpr void make_room(std::size_t more) { slots_.reserve_more(more); }
+
 private:
   struct Slot {
     std::int64_t elements;
@@ -70,16 +86,27 @@ public:
   int acquire(std::int64_t elements, SourceLocation where) {
     int slot = shape_.find(elements);
     if (slot == PoolShape::none) {
-      if (fixed_) throw UsageError("a captured pass needs a buffer that none before it needed: run such a pass before the capture", where);
-      buffers_.reserve(buffers_.size() + 1);
-      ready_.reserve(ready_.size() + 1);
-      Buffer<T> buffer(*memory_, elements, purpose_);
-      slot = shape_.add(elements);
-      buffers_.push_back(std::move(buffer));
-      ready_.push_back(Event{});
+      if (fixed_)
+        throw UsageError("a captured pass needs a buffer that none before it needed: run such a pass, or reserve(), before the capture",
+                         where);
+      make_room(1);
+      slot = add(Buffer<T>(*memory_, elements, purpose_));
     }
     shape_.take(slot);
     return slot;
+  }
+  /// Buffers for `add`, so that `acquire` finds as many of each size as there are in `wanted`.
+  /// @throws MemoryError; the pool is then as before.
+  [[nodiscard]] std::vector<Buffer<T>> missing(PoolShape const& wanted) {
+    auto const sizes = shape_.missing(wanted);
+    make_room(sizes.size());
+    std::vector<Buffer<T>> buffers;
+    for (std::int64_t elements : sizes) buffers.emplace_back(*memory_, elements, purpose_);
+    return buffers;
+  }
+  /// Adds what `missing` has made.
+  void add(std::vector<Buffer<T>> buffers) noexcept {
+    for (Buffer<T>& buffer : buffers) add(std::move(buffer));
   }
   /// Gives a buffer back; whoever takes it next waits for `ready`.
   void release(int slot, Event ready = Event{}) noexcept {
@@ -97,6 +124,19 @@ public:
   [[nodiscard]] std::int64_t elements(int slot) const noexcept { return shape_.elements(slot); }
 
 private:
+  void make_room(std::size_t more) {
+    buffers_.reserve(buffers_.size() + more);
+    ready_.reserve_more(more);
+    shape_.make_room(more);
+  }
+  // NOLINTNEXTLINE(bugprone-exception-escape): there is room
+  int add(Buffer<T> buffer) noexcept {
+    int const slot = shape_.add(buffer.size());
+    buffers_.push_back(std::move(buffer));
+    ready_.push_back(Event{});
+    return slot;
+  }
+
   MemoryResource* memory_;
   Purpose purpose_;
   PoolShape shape_;

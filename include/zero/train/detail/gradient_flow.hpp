@@ -167,6 +167,8 @@ public:
     for (SegmentState& s : segments_) s = SegmentState{};
   }
 
+  [[nodiscard]] BufferPool<gradient, Device>& buffers() noexcept { return scratch_; }
+
   /// Forgets everything since the last step.
   void discard() {
     retire();

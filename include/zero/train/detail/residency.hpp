@@ -142,6 +142,7 @@ public:
     }
   }
 
+  [[nodiscard]] BufferPool<parameter, Device>& buffers() noexcept { return pool_; }
   /// No buffers are to be added for now.
   void fix_buffers(bool fixed) noexcept { pool_.fix(fixed); }
 
