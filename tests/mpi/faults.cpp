@@ -25,37 +25,15 @@
 #include <zero/train/sharded_optimizer.hpp>
 #include <zero/train/sharded_parameters.hpp>
 
+#include "mpi/report.hpp"
+
 namespace {
 
 using zero::AllReduce;
 using zero::Barrier;
 using zero::HostStreamRef;
 using zero::MpiCommunicator;
-
-/// Says which exception it is, on one line.
-void report(int rank) {
-  std::string type = "another exception";
-  std::string text;
-  try {
-    throw;
-  } catch (zero::PeerError const& error) {
-    type = "PeerError about " + std::to_string(error.peer());
-    text = error.what();
-  } catch (zero::DeadlineError const& error) {
-    type = "DeadlineError";
-    text = error.what();
-  } catch (zero::MismatchError const& error) {
-    type = "MismatchError";
-    text = error.what();
-  } catch (zero::UsageError const& error) {
-    type = "UsageError";
-    text = error.what();
-  } catch (std::exception const& error) {
-    text = error.what();
-  }
-  std::printf("rank %d got %s: %s\n", rank, type.c_str(), text.c_str());
-  std::fflush(stdout);
-}
+using zero::test::report;
 
 void misbehave(std::string_view how, MpiCommunicator& world, HostStreamRef stream) {
   if (how == "throws" || how == "escapes" || how == "swallowed") throw std::runtime_error("injected");
