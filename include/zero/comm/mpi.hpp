@@ -93,7 +93,8 @@ concept MpiOperation = requires(MpiCall call, Operation const& operation) {
 /// rank -1, and calls throw `UsageError`.
 ///
 /// - **Where.** Collectives run as tasks of the stream they are enqueued to. A task starts one of MPI's nonblocking collectives, for
-///   an all-to-all messages between every two ranks, and asks for its progress until it is done, so a stream with a worker communicates while others compute. Operations of one communicator run
+///   an all-to-all messages between every two ranks, and asks for its progress until it is done, so a stream with a worker communicates while
+///   others compute. Operations of one communicator run
 ///   in the order of their enqueue calls, also on different streams.
 /// - **Numerics.** Sums are MPI's: their order, and with it their last bits, is MPI's choice. `Ordered` around it gives the bits of the
 ///   threads, and sums of bf16 and half, which MPI does not have. A factor is applied to the sum.
