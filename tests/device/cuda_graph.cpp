@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -91,6 +92,48 @@ TEST_CASE("a_graph_holds_what_was_enqueued_in_the_capture_and_runs_at_each_launc
       append(a, order, 10);
       a.synchronize();
       CHECK(order == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+    }
+    CHECK(zero::standin::live() == Live{});
+  }
+}
+
+TEST_CASE("any_number_of_streams_takes_part_also_one_that_is_named_twice_or_has_several_owners") {
+  for (std::uint64_t seed = 0; seed <= 10; ++seed) {
+    zero::standin::reset({.delay_seed = seed, .max_delay_us = 100});
+    {
+      CudaStream const a{{.events = 2}};
+      CudaStream const b{{.events = 2}};
+      CudaStream const c{{.events = 2}};
+      CudaStream const again = CudaStream::adopt(c.native(), {.events = 2});
+      std::vector<int> of_b, of_c;
+      append(b, of_b, 0);
+      append(c, of_c, 0);
+      CudaEvent const before = again.record();
+      CudaStreamRef const sides[] = {b, c, b, a, again};
+      CudaGraph const graph = CudaDevice::capture(a, sides, [&] {
+        append(b, of_b, 1);
+        append(c, of_c, 1);
+        CHECK(again.capturing());
+        a.wait(before);  // before the graph anyway
+        b.wait(again.record());
+      });
+      for (CudaStreamRef side : sides) CHECK_FALSE(side.capturing());
+      CudaDevice::launch(a, graph);
+      a.synchronize();
+      CHECK(of_b == std::vector<int>{0, 1});
+      CHECK(of_c == std::vector<int>{0, 1});
+      // A stream that is named twice costs nothing.
+      auto const waits_of = [&](std::span<CudaStreamRef const> named) {
+        std::int64_t const so_far = zero::standin::calls("cudaStreamWaitEvent");
+        static_cast<void>(CudaDevice::capture(a, named, [] {}));
+        return zero::standin::calls("cudaStreamWaitEvent") - so_far;
+      };
+      CudaStreamRef const twice[] = {b, b};
+      CHECK(waits_of(twice) == waits_of(std::span(twice).first(1)));
+      CudaGraph const alone = CudaDevice::capture(a, std::span<CudaStreamRef const>(), [&] { append(a, of_b, 2); });
+      CudaDevice::launch(a, alone);
+      a.synchronize();
+      CHECK(of_b.back() == 2);
     }
     CHECK(zero::standin::live() == Live{});
   }

@@ -8,6 +8,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -155,18 +156,24 @@ struct CudaDevice {
     }
   }
 
-  /// Makes a graph of what `work()` enqueues to the two streams, and to streams that wait for their events meanwhile. Nothing of it runs. What
+  /// Makes a graph of what `work()` enqueues to these streams, and to streams that wait for their events meanwhile. Nothing of it runs. What
   /// was enqueued before is before a launch on `origin`. `work` may not wait for a device, nor allocate or free memory of one.
   ///
   /// `zero::ShardedParameters::capture` is the one for passes and steps.
-  /// @param side  May be the same stream.
+  /// @param sides  Any of them may be the same stream as another, or as `origin`.
   /// @throws what `work` throws; UsageError where a stream is captured already; DeviceError
   template <std::invocable Work>
-  [[nodiscard]] static Graph capture(Stream origin, Stream side, Work&& work, SourceLocation where = SourceLocation::current()) {
+  [[nodiscard]] static Graph capture(Stream origin, std::span<Stream const> sides, Work&& work,
+                                     SourceLocation where = SourceLocation::current()) {
     detail::CudaDeviceGuard const guard(origin.device(), where);
-    detail::CudaCaptureScope scope(origin, side, where);
+    detail::CudaCaptureScope scope(origin, sides, where);
     std::forward<Work>(work)();
     return scope.end(where);
+  }
+  /// The same with one other stream.
+  template <std::invocable Work>
+  [[nodiscard]] static Graph capture(Stream origin, Stream side, Work&& work, SourceLocation where = SourceLocation::current()) {
+    return capture(origin, std::span<Stream const>(&side, 1), std::forward<Work>(work), where);
   }
 
   /// Whether work that is enqueued now would go into a graph, whoever began its capture.

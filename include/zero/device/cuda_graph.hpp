@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
-/// CUDA graphs: the owner of one, and the capture of what is enqueued to two streams.
+/// CUDA graphs: the owner of one, and the capture of what is enqueued to some streams.
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+#include <span>
 #include <utility>
 
 #include <zero/core/error.hpp>
@@ -48,23 +50,26 @@ private:
 
 namespace detail {
 
-/// A capture of two streams from here to `end`, or to the end of the scope, which throws it away.
+/// A capture of streams from here to `end`, or to the end of the scope, which throws it away.
 class CudaCaptureScope {
 public:
+  /// @param sides  must stay until the end of the scope
   /// @throws UsageError where one is captured already; DeviceError
-  CudaCaptureScope(CudaStreamRef origin, CudaStreamRef side, SourceLocation where) : origin_(origin), side_(side) {
-    side.core_->throw_if_failed();
-    for (CudaStreamRef stream : {origin, side}) {
-      if (stream.natively_capturing()) throw UsageError("the stream is being captured already", where);
-    }
-    if (!alone()) origin.wait(side.record(), where);
+  CudaCaptureScope(CudaStreamRef origin, std::span<CudaStreamRef const> sides, SourceLocation where) : origin_(origin), sides_(sides) {
+    for (CudaStreamRef side : sides) side.core_->throw_if_failed();
+    check_not_captured(origin, where);
+    for_others([&](CudaStreamRef side) { check_not_captured(side, where); });
+    for_others([&](CudaStreamRef side) { origin.wait(side.record(), where); });
     origin.core_->begin_capture(capture_, where);
     ++cuda_captures_of_thread;
     origin.core_->is_before_capture();
     try {
-      if (!alone()) side.wait(origin.record(), where);
-      else if (side.core_ != origin.core_) side.core_->share_capture(capture_, where);
-      side.core_->is_before_capture();
+      for_others([&](CudaStreamRef side) { side.wait(origin.record(), where); });
+      for (CudaStreamRef side : sides) {
+        // Else another view of a stream that takes part.
+        if (!side.core_->capturing()) side.core_->share_capture(capture_, where);
+        side.core_->is_before_capture();
+      }
     } catch (...) {
       give_up();
       throw;
@@ -77,7 +82,7 @@ public:
   /// The graph of what was captured.
   /// @throws DeviceError where CUDA refuses it, for instance because something in the capture was not allowed.
   [[nodiscard]] CudaGraph end(SourceLocation where) {
-    if (!alone()) origin_.wait(side_.record(), where);
+    for_others([&](CudaStreamRef side) { origin_.wait(side.record(), where); });
     cudaGraph_t captured = nullptr;
     check_cuda("cudaStreamEndCapture", end_native(&captured), where);
     cudaGraphExec_t native = nullptr;
@@ -88,7 +93,19 @@ public:
   }
 
 private:
-  [[nodiscard]] bool alone() const noexcept { return origin_ == side_; }
+  static void check_not_captured(CudaStreamRef stream, SourceLocation where) {
+    if (stream.natively_capturing()) throw UsageError("the stream is being captured already", where);
+  }
+
+  /// Calls f(side) once for each stream beside the origin.
+  template <class F>
+  void for_others(F const& f) const {
+    for (std::size_t i = 0; i < sides_.size(); ++i) {
+      bool known = sides_[i] == origin_;
+      for (std::size_t j = 0; j < i; ++j) known = known || sides_[i] == sides_[j];
+      if (!known) f(sides_[i]);
+    }
+  }
 
   cudaError_t end_native(cudaGraph_t* captured) noexcept {
     --cuda_captures_of_thread;
@@ -105,7 +122,7 @@ private:
   }
 
   CudaStreamRef origin_;
-  CudaStreamRef side_;
+  std::span<CudaStreamRef const> sides_;
   CudaCapture capture_;
 };
 

@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 #include <zero/core/config.hpp>
@@ -115,14 +116,15 @@ concept Device =
     HasStreamsAndEvents<D> && OrdersStreams<D> && SynchronizesWithHost<D> && CopiesMemory<D> && KnowsItsMemory<D> && ExecutesFunctors<D>;
 
 /// A device that captures what is enqueued in graphs, which are launched as one: `D::Graph` (an owner, empty by default),
-/// `D::capture(origin, side, work)`, `D::is_capturing(stream)` and `D::launch(stream, graph)`. No part of `Device`.
+/// `D::capture(origin, sides, work)`, `D::is_capturing(stream)` and `D::launch(stream, graph)`. No part of `Device`.
 ///
-/// While `work` is called nothing that it enqueues to the two streams runs, and events that it records stand for points in the graph. What was
-/// enqueued to either stream before is complete before the graph begins on `origin`; the graph is done when `origin` is.
+/// While `work` is called nothing that it enqueues to these streams runs, and events that it records stand for points in the graph. What was
+/// enqueued to any of them before is complete before the graph begins on `origin`; the graph is done when `origin` is.
 template <class D>
-concept CapturesGraphs = Device<D> && requires(typename D::Stream stream, typename D::Graph const& graph, void (&work)()) {
+concept CapturesGraphs = Device<D> && requires(typename D::Stream stream, std::span<typename D::Stream const> sides,
+                                               typename D::Graph const& graph, void (&work)()) {
   requires std::default_initializable<typename D::Graph> && std::movable<typename D::Graph>;
-  { D::capture(stream, stream, work) } -> std::same_as<typename D::Graph>;
+  { D::capture(stream, sides, work) } -> std::same_as<typename D::Graph>;
   { D::is_capturing(stream) } -> std::same_as<bool>;
   D::launch(stream, graph);
 };
