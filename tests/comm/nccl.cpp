@@ -7,11 +7,13 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <zero/comm/counting.hpp>
+#include <zero/comm/separate_communicators.hpp>
 
 #include "comm/conformance.hpp"
 #include "support/nccl_ranks.hpp"
@@ -52,6 +54,20 @@ struct CountingNccl {
   }
 };
 
+/// Before NCCL asks for it, which it does once. One communicator does not mind.
+[[maybe_unused]] int const implicit_launch_order = ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+
+struct SeparateNccl {
+  template <class Body>
+  static void run(int ranks, Body const& body) {
+    zero::test::need_devices(ranks);
+    run_nccl(ranks, [&](NcclCommunicator& comm) {
+      zero::SeparateCommunicators group{zero::Borrowed{comm}, comm.duplicate()};
+      body(group);
+    });
+  }
+};
+
 static_assert(zero::Performs<NcclCommunicator, AllGather<zero::bf16>>);
 static_assert(!zero::Performs<NcclCommunicator, zero::Announce>);
 static_assert(zero::AllReduces<NcclCommunicator, std::int64_t, zero::Max>);
@@ -63,6 +79,11 @@ static_assert(zero::check_communicator<zero::Counting<NcclCommunicator>>());
 TEST_CASE("NCCL conforms; field case 118: in place equals out of place") { zero::test::conformance<Nccl>(zero::test::ranks()); }
 
 TEST_CASE("counting NCCL conforms") { zero::test::conformance<CountingNccl>(zero::test::ranks()); }
+
+TEST_CASE("two communicators over NCCL conform") {
+  if (zero::nccl_version() >= 22600) zero::test::conformance<SeparateNccl>(zero::test::ranks());
+  else MESSAGE("SKIPPED: two communicators at once need NCCL 2.26");
+}
 
 TEST_CASE("field case 64: one communicator over two streams keeps the order of the calls") {
   int const ranks = zero::test::ranks();

@@ -42,8 +42,8 @@ struct NcclAccess;
 /// was moved from is in no group: its size is 0, its rank and device -1, and calls throw `UsageError`.
 ///
 /// - **Order.** All ranks enqueue the same operations in the same order. NCCL runs those of one communicator in the order of their calls,
-///   whichever streams they use, so one communicator on one communication stream is the default everywhere; see `duplicate()` for two. One
-///   thread at a time may call.
+///   whichever streams they use, so one communicator on one communication stream is the default everywhere; see `duplicate()` for two, of
+///   which one is for gathers and one for reductions (`SeparateCommunicators`). One thread at a time may call.
 /// - **Waiting.** The communicator is non-blocking: `enqueue` waits until NCCL has put the operation on the stream, not for it to run. The first
 ///   operations connect ranks, and wait for peers to do so too.
 /// - **Failure.** A call that fails, an error that NCCL reports later, and an operation that is in flight longer than the deadline (a peer that
@@ -173,8 +173,8 @@ public:
     return NcclCommunicator(std::move(child));
   }
 
-  /// A second communicator of the same ranks, for collectives that should overlap with this one's, on a stream of their own. Whatever uses
-  /// either, the library or the caller, must be called in one order on all ranks.
+  /// A second communicator of the same ranks, for collectives that should overlap with this one's, on a stream of their own: for training see
+  /// `SeparateCommunicators`. Whatever uses either, the library or the caller, must be called in one order on all ranks.
   /// @throws UsageError where that is not safe: before NCCL 2.26, or unless NCCL_LAUNCH_ORDER_IMPLICIT=1 is set for all ranks.
   /// @par Communication
   /// As `split`.
