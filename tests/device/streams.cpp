@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// The pair of streams of a training loop.
+/// The streams of a training loop.
 
 #include <doctest/doctest.h>
 
@@ -24,6 +24,18 @@ TEST_CASE("two_streams_overlap_and_the_same_one_twice_does_not") {
   CHECK_FALSE(Streams{b, b}.overlap());
   CHECK(Streams{HostStreamRef::calling_thread(), a}.overlap());
   CHECK_FALSE(Streams{HostStreamRef::calling_thread(), HostStreamRef::calling_thread()}.overlap());
+}
+
+TEST_CASE("reductions_are_with_the_gathers_unless_they_have_a_stream_of_their_own") {
+  HostStream a;
+  HostStream b;
+  HostStream c;
+  CHECK(Streams{a, b}.reductions == HostStreamRef(b));
+  CHECK(Streams{a, b, c}.reductions == HostStreamRef(c));
+  CHECK(Streams{a, b, c}.overlap());
+  CHECK(Streams{a, a, c}.overlap());
+  CHECK(Streams{a, b, a}.overlap());
+  CHECK_FALSE(Streams{a, a, a}.overlap());
 }
 
 TEST_CASE("views_the_streams_it_is_given") {

@@ -9,12 +9,14 @@
 #include <bit>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <zero/comm/checked.hpp>
 #include <zero/comm/counting.hpp>
 #include <zero/comm/ordered.hpp>
 #include <zero/comm/run_ranks.hpp>
+#include <zero/comm/separate_communicators.hpp>
 #include <zero/core/hash.hpp>
 #include <zero/train/sharded_optimizer.hpp>
 #include <zero/train/sharded_parameters.hpp>
@@ -140,12 +142,29 @@ Outcome train_with_mpi(bool workers) {
                       streams[1].emplace(zero::HostStreamOptions{.delay_seed = seed + 1})});
 }
 
+/// Gathers and reductions over a communicator and a stream each.
+template <class S, class P>
+Outcome train_with_two_communicators() {
+  zero::Traffic traffic;
+  zero::MpiCommunicator gathers(MPI_COMM_WORLD, {.deadline_ms = deadline_ms});
+  zero::MpiCommunicator reductions = gathers.split(0, gathers.rank());
+  zero::Counting group{
+      zero::SeparateCommunicators{std::move(gathers), zero::Ordered{std::move(reductions), zero::host_memory(), {.staging_bytes = 4096}}},
+      traffic};
+  auto const seed = static_cast<std::uint64_t>(3 * group.rank() + 1);
+  zero::HostStream const streams[] = {zero::HostStream({.delay_seed = seed}), zero::HostStream({.delay_seed = seed + 1}),
+                                      zero::HostStream({.delay_seed = seed + 2})};
+  return train<S, P>(group, traffic, {streams[0], streams[1], streams[2]});
+}
+
 template <class S, class P>
 void check() {
   Outcome const expected = train_with_threads<S, P>();
   CHECK(expected.losses.size() == 4);
   CHECK(train_with_mpi<S, P>(false) == expected);
   CHECK(train_with_mpi<S, P>(true) == expected);
+  Outcome const separate = train_with_two_communicators<S, P>();
+  CHECK(separate == expected);
 }
 
 }  // namespace

@@ -108,6 +108,7 @@ public:
 
   void synchronize() override {
     D::synchronize(streams_.communication);
+    D::synchronize(streams_.reductions);
     D::synchronize(streams_.compute);
   }
   void visit(Kept kept, Visitor& visitor) override {

@@ -7,6 +7,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include <zero/comm/nccl.hpp>
 #include <zero/comm/nccl_memory.hpp>
 #include <zero/comm/ordered.hpp>
+#include <zero/comm/separate_communicators.hpp>
 #include <zero/device/cuda_memory.hpp>
 
 #include "support/group_training.hpp"
@@ -29,24 +32,31 @@ namespace {
 
 using zero::CudaMemory;
 using zero::CudaStream;
+using zero::CudaStreamRef;
 using zero::MemoryResource;
 using zero::NcclCommunicator;
 using zero::test::GroupTrained;
 
-/// `adapt(communicator, memory)` is what the training uses.
+/// Before NCCL asks for it, which it does once. One communicator does not mind.
+[[maybe_unused]] int const implicit_launch_order = ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+
+/// `adapt(communicator, memory)` is what the training uses, with a stream for reductions or without.
 template <class S, class P, class Adapt>
-std::vector<GroupTrained> over_nccl(int ranks, bool integers, std::uint64_t seed, Adapt const& adapt) {
+std::vector<GroupTrained> over_nccl(int ranks, bool integers, std::uint64_t seed, Adapt const& adapt, bool separate = false) {
   zero::test::need_devices(ranks, seed);
   std::vector<GroupTrained> results(static_cast<std::size_t>(ranks));
   zero::test::run_nccl(ranks, [&](NcclCommunicator& comm) {
     CudaStream const compute;
     CudaStream const communication;
+    std::optional<CudaStream> own;
+    if (separate) own.emplace();
+    CudaStreamRef const reductions = separate ? CudaStreamRef(*own) : CudaStreamRef(communication);
     CudaMemory memory;
     zero::Traffic traffic;
     auto adapted = adapt(comm, memory);
     zero::Counting counting{zero::Borrowed{adapted}, traffic};
     results[static_cast<std::size_t>(comm.rank())] =
-        zero::test::train_group<S, P>(counting, {compute, communication}, memory, traffic, integers);
+        zero::test::train_group<S, P>(counting, {compute, communication, reductions}, memory, traffic, integers);
     comm.finalize();  // Nobody frees memory while others still work: cudaFree waits for all streams of the process.
   });
 #if defined(ZERO_TEST_STANDIN)
@@ -80,6 +90,33 @@ void check_ordered() {
     CHECK((over_nccl<S, P>(ranks, false, seed, [](NcclCommunicator& comm, MemoryResource& memory) {
              return zero::Ordered{zero::Borrowed{comm}, memory};
            }) == expected));
+  }
+}
+
+/// Two communicators and three streams.
+template <class S, class P>
+void check_separate() {
+  if (zero::nccl_version() < 22600) {
+    MESSAGE("SKIPPED: two communicators at once need NCCL 2.26");
+    return;
+  }
+  int const ranks = zero::test::ranks();
+  auto const exact = zero::test::train_over_threads<S, P>(ranks, true);
+  auto const rounded = zero::test::train_over_threads<S, P>(ranks, false);
+  for (std::uint64_t const seed : {0, 1, 2}) {
+    CAPTURE(seed);
+    CHECK((over_nccl<S, P>(
+               ranks, true, seed,
+               [](NcclCommunicator& comm, MemoryResource&) {
+                 return zero::SeparateCommunicators{zero::Borrowed{comm}, comm.duplicate()};
+               },
+               true) == exact));
+    CHECK((over_nccl<S, P>(
+               ranks, false, seed,
+               [](NcclCommunicator& comm, MemoryResource& memory) {
+                 return zero::SeparateCommunicators{zero::Borrowed{comm}, zero::Ordered{comm.duplicate(), memory}};
+               },
+               true) == rounded));
   }
 }
 
@@ -171,6 +208,14 @@ TEST_CASE("field case 112: any gradients over NCCL give the bits of the threads 
   SUBCASE("Stage1, fp32") { check_ordered<zero::Stage1, Fp32>(); }
   SUBCASE("Stage2, fp32") { check_ordered<zero::Stage2, Fp32>(); }
   SUBCASE("Stage3, bf16") { check_ordered<zero::Stage3, Bf16>(); }
+}
+
+TEST_CASE(
+    "field cases 64, 112: gathers and reductions over communicators and streams of their own give the bits and bytes of the threads") {
+  SUBCASE("Stage0, bf16") { check_separate<zero::Stage0, Bf16>(); }
+  SUBCASE("Stage1, fp32") { check_separate<zero::Stage1, Fp32>(); }
+  SUBCASE("Stage2, bf16") { check_separate<zero::Stage2, Bf16>(); }
+  SUBCASE("Stage3, fp32") { check_separate<zero::Stage3, Fp32>(); }
 }
 
 #if defined(ZERO_TEST_STANDIN)

@@ -15,7 +15,9 @@
 #include <thread>
 #include <vector>
 
+#include <zero/comm/communicator.hpp>
 #include <zero/comm/run_ranks.hpp>
+#include <zero/comm/separate_communicators.hpp>
 #include <zero/device/host_stream.hpp>
 #include <zero/device/memory.hpp>
 #include <zero/train/sharded_optimizer.hpp>
@@ -51,7 +53,7 @@ enum class Hold {
   compute_of_last_rank_before_step,
   compute_before_update,
   communication_before_gather,
-  communication_before_hand_over,
+  reductions_before_hand_over,
   communication_before_update,
   communication_before_publish,
 };
@@ -60,6 +62,7 @@ struct Run {
   bool compute_has_worker = true;
   bool communication_has_worker = true;
   bool one_stream = false;
+  bool separate = false;  // a communicator and a stream for reductions
   std::uint64_t seed = 0;
   WaitId skipped = none;
   Hold hold = Hold::nowhere;
@@ -146,13 +149,20 @@ void hold_up(HostStreamRef stream, std::int64_t microseconds) {
 template <class S, class P>
 std::vector<double> train(zero::ThreadCommunicator& comm, Run const& run) {
   using Parameter = typename P::parameter;
+  zero::ThreadCommunicator second = comm.split(0, comm.rank());
+  zero::SeparateCommunicators group{zero::Borrowed{comm}, zero::Borrowed{run.separate ? second : comm}};
   std::uint64_t const own_seed = run.seed == 0 ? 0 : 4 * run.seed + 2 * static_cast<std::uint64_t>(comm.rank());
   zero::HostStream own_communication(
       {.worker = run.communication_has_worker, .delay_seed = own_seed, .max_delay_us = 20, .skip_wait = run.skipped});
+  zero::HostStream own_reductions({.worker = run.communication_has_worker,
+                                   .delay_seed = own_seed == 0 ? 0 : own_seed + 1'000'000,
+                                   .max_delay_us = 20,
+                                   .skip_wait = run.skipped});
   zero::HostStream own_compute(
       {.worker = run.compute_has_worker, .delay_seed = own_seed == 0 ? 0 : own_seed + 1, .max_delay_us = 20, .skip_wait = run.skipped});
   HostStreamRef const compute = own_compute;
   HostStreamRef const communication = run.one_stream ? compute : HostStreamRef(own_communication);
+  HostStreamRef const reductions = run.separate ? HostStreamRef(own_reductions) : communication;
   auto const hold = [&](Hold here, HostStreamRef stream) {
     if (run.hold == here) hold_up(stream, run.hold_us);
   };
@@ -162,7 +172,7 @@ std::vector<double> train(zero::ThreadCommunicator& comm, Run const& run) {
   std::vector<double> outcome;
   {
     auto parameters =
-        zero::shard_parameters<S, P>(layout, comm, {compute, communication}, memory,
+        zero::shard_parameters<S, P>(layout, group, {compute, communication, reductions}, memory,
                                      {.partition = {.shard_alignment = 16, .parameter_alignment = 8}, .poison_released = true});
     zero::ShardedOptimizer<zero::AdamW, S> optimizer{parameters, {.learning_rate = 0.05}};
     parameters.initialize(7, [](zero::ParameterId) { return zero::InitialValue::normal(0, 1); });
@@ -184,7 +194,7 @@ std::vector<double> train(zero::ThreadCommunicator& comm, Run const& run) {
         if (zero::to_index(unit) == 1) hold(Hold::compute_before_backward, compute);
         compute.enqueue(Backward<Parameter, typename P::gradient>{Addresses<Parameter const>(weights),
                                                                   Addresses<typename P::gradient>(gradients), h.data(), data});
-        hold(Hold::communication_before_hand_over, communication);
+        hold(Hold::reductions_before_hand_over, reductions);
         gradients.hand_over();
       }
       pass.finish();
@@ -286,7 +296,9 @@ void check_delays(int seeds) {
   Outcome const& reference = expected<S, P>();
   int different = 0;
   for (int seed = 1; seed <= seeds; ++seed) {
-    if (!same_bits(outcome_of<S, P>({.seed = static_cast<std::uint64_t>(seed)}), reference)) ++different;
+    auto const s = static_cast<std::uint64_t>(seed);
+    if (!same_bits(outcome_of<S, P>({.seed = s}), reference)) ++different;
+    if (seed % 2 == 0 && !same_bits(outcome_of<S, P>({.separate = true, .seed = s}), reference)) ++different;
   }
   CHECK(different == 0);
   // The other kinds of pairs of streams, with fewer seeds: they overlap less.
@@ -295,11 +307,15 @@ void check_delays(int seeds) {
     CHECK(same_bits(outcome_of<S, P>({.compute_has_worker = false, .seed = s}), reference));
     CHECK(same_bits(outcome_of<S, P>({.communication_has_worker = false, .seed = s}), reference));
     CHECK(same_bits(outcome_of<S, P>({.one_stream = true, .seed = s}), reference));
+    // Reductions on a stream of their own beside gathers on the compute stream.
+    CHECK(same_bits(outcome_of<S, P>({.one_stream = true, .separate = true, .seed = s}), reference));
   }
   // Each place held up on its own, for longer than anything else takes.
   for (int place = 1; place <= static_cast<int>(Hold::communication_before_publish); ++place) {
     CAPTURE(place);
-    CHECK(same_bits(outcome_of<S, P>({.hold = static_cast<Hold>(place), .hold_us = 1000}), reference));
+    for (bool const separate : {false, true}) {
+      CHECK(same_bits(outcome_of<S, P>({.separate = separate, .hold = static_cast<Hold>(place), .hold_us = 1000}), reference));
+    }
   }
 }
 
@@ -361,20 +377,25 @@ constexpr bool tested(WaitId id) {
   return false;
 }
 
-/// Takes out a wait where the other stream is held up, for longer and longer until it shows. One time it must.
+/// Takes out a wait where the other stream is held up, for longer and longer until it shows. One time it must, whether gathers and reductions
+/// share a communicator and a stream or not.
 template <class S, class P>
 void check_missed(WaitId id, Hold hold, Run run = {}) {
   CAPTURE(static_cast<int>(id));
   CHECK(tested(id));
   Outcome const& reference = expected<S, P>();
-  bool missed = false;
-  run.skipped = id;
   run.hold = hold;
-  for (run.hold_us = 500; !missed && run.hold_us <= 512'000; run.hold_us *= 2) missed = !same_bits(outcome_of<S, P>(run), reference);
-  CHECK(missed);
-  run.skipped = none;
-  run.hold_us = 1000;
-  CHECK(same_bits(outcome_of<S, P>(run), reference));
+  for (bool const separate : {false, true}) {
+    CAPTURE(separate);
+    run.separate = separate;
+    bool missed = false;
+    run.skipped = id;
+    for (run.hold_us = 500; !missed && run.hold_us <= 512'000; run.hold_us *= 2) missed = !same_bits(outcome_of<S, P>(run), reference);
+    CHECK(missed);
+    run.skipped = none;
+    run.hold_us = 1000;
+    CHECK(same_bits(outcome_of<S, P>(run), reference));
+  }
 }
 
 }  // namespace
@@ -403,13 +424,13 @@ TEST_CASE("without reduce_after_gradients unfinished gradients are reduced") {
   }
 }
 TEST_CASE("field case 48: without scratch_after_reduce gradients are written to a buffer that is still being reduced") {
-  check_missed<zero::Stage2, Mixed>(WaitId::scratch_after_reduce, Hold::communication_before_hand_over);
-  check_missed<zero::Stage2, Mixed>(WaitId::scratch_after_reduce, Hold::communication_before_hand_over, {.compute_has_worker = false});
+  check_missed<zero::Stage2, Mixed>(WaitId::scratch_after_reduce, Hold::reductions_before_hand_over);
+  check_missed<zero::Stage2, Mixed>(WaitId::scratch_after_reduce, Hold::reductions_before_hand_over, {.compute_has_worker = false});
 }
 TEST_CASE("field case 73: without norm_after_reduce the norm is that of unreduced gradients") {
-  SUBCASE("accumulated sharded") { check_missed<zero::Stage2, Mixed>(WaitId::norm_after_reduce, Hold::communication_before_hand_over); }
+  SUBCASE("accumulated sharded") { check_missed<zero::Stage2, Mixed>(WaitId::norm_after_reduce, Hold::reductions_before_hand_over); }
   SUBCASE("accumulated as local sums") {
-    check_missed<zero::Stage1, NarrowWire>(WaitId::norm_after_reduce, Hold::communication_before_hand_over);
+    check_missed<zero::Stage1, NarrowWire>(WaitId::norm_after_reduce, Hold::reductions_before_hand_over);
   }
 }
 TEST_CASE("without merge_after_norm the norm is this rank's own") {
@@ -433,7 +454,7 @@ TEST_CASE("without use_after_publish parameters are used before the peers' have 
   check_missed<zero::Stage2, Mixed>(WaitId::use_after_publish, Hold::communication_before_publish);
 }
 TEST_CASE("without write_after_discard gradients are written that a reduction nobody wants still uses") {
-  check_missed<zero::Stage0, Single>(WaitId::write_after_discard, Hold::communication_before_hand_over);
+  check_missed<zero::Stage0, Single>(WaitId::write_after_discard, Hold::reductions_before_hand_over);
 }
 
 #endif

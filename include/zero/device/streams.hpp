@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// @file
-/// The two streams a training loop works with.
+/// The streams a training loop works with.
 
 #include <zero/device/device.hpp>
 
@@ -12,14 +12,16 @@ namespace zero {
 ///
 /// @par Stream order
 /// What the caller enqueues to `compute` before it calls the library is waited for, and what the library hands out is ready for what is
-/// enqueued to `compute` afterwards. Collectives run on `communication`. The same stream twice means that nothing overlaps.
+/// enqueued to `compute` afterwards. Collectives run on the others. The same stream for all of them means that nothing overlaps.
 template <Device D>
 struct Streams {
   typename D::Stream compute;        ///< Where the caller's kernels and the optimizer run.
-  typename D::Stream communication;  ///< Where collectives run.
+  typename D::Stream communication;  ///< Where gathers run.
+  /// Where reductions run: with the gathers, unless each of them has a communicator, as `SeparateCommunicators` says.
+  typename D::Stream reductions = communication;
 
   /// True if collectives may run while the caller computes.
-  [[nodiscard]] bool overlap() const noexcept { return !(compute == communication); }
+  [[nodiscard]] bool overlap() const noexcept { return !(compute == communication && compute == reductions); }
 };
 
 }  // namespace zero

@@ -19,7 +19,7 @@ enum class WaitId : std::uint8_t {
   reduce_after_gradients,         ///< A reduction reads gradients that were written on the compute stream.
   scratch_after_reduce,           ///< Gradients are written to a buffer after the reduction that read it.
   write_after_discard,            ///< Gradients are written again after reductions that were under way when they were discarded.
-  norm_after_reduce,              ///< The norm and the update read gradients that were reduced on the communication stream.
+  norm_after_reduce,              ///< The norm and the update read gradients that were reduced on another stream.
   merge_after_norm,               ///< The sums of squares are merged over the ranks after this rank's is complete.
   decide_after_merge,             ///< The decision of a step reads the merged sum.
   gather_gradients_after_update,  ///< A gathered gradient overwrites the one that the update before it read.

@@ -44,7 +44,7 @@ public:
   CapturedGraph() = default;
 
   /// The device's graph for a launch by the caller, on the compute stream or in order with it: see `ShardedParameters::replayed`. Where passes
-  /// were made by calls since the last step, it must come behind the communication stream too.
+  /// were made by calls since the last step, it must come behind the stream of reductions too.
   [[nodiscard]] typename Engine::Device::Graph const& graph() const noexcept { return graph_; }
 
 private:
@@ -70,8 +70,9 @@ public:
     auto captured = std::make_unique<CapturedWork<Engine>>(CapturedWork<Engine>{&engine, engine.position()});
     Graph result;
     auto const& streams = engine.streams();
+    typename Device::Stream const sides[] = {streams.communication(), streams.reductions()};
     result.graph_ = Device::capture(
-        streams.compute(), streams.communication(),
+        streams.compute(), sides,
         [&] {
           Scope const scope(*captured);
           std::int64_t const before = engine.decider().captured();

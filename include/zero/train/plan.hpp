@@ -36,7 +36,7 @@ struct Schedule {
   std::int64_t micro_batches = 1;     ///< Training passes a step.
   std::int64_t inference_passes = 0;  ///< Forward-only passes a step.
   bool backward_gathers = true;       ///< False: each unit's weights are held from forward to backward.
-  bool overlapped = false;            ///< Whether computation and communication have two streams: then one reduction may be in flight.
+  bool overlapped = false;            ///< `Streams::overlap()` of the run: then one reduction may be in flight.
   std::int64_t prefetch_bytes = -1;   ///< As in `ParametersOptions`: where overlapped, what may be gathered before it is asked for.
   StepOptions step = {};              ///< Whether the norm is measured.
 };

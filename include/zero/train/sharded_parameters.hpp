@@ -250,7 +250,7 @@ public:
   /// A replay reads the optimizers' options of its own time, and decides anew whether to skip; `StepOptions` are fixed by the capture. Passes of
   /// the same kind must have run before, or `reserve` for them, so that no memory has to be allocated. A report of a step in the capture
   /// cannot be waited for.
-  /// @param work  Ends its passes and steps, waits for nothing, and uses no streams but these two and those that wait for their events in it.
+  /// @param work  Ends its passes and steps, waits for nothing, and uses no streams but these and those that wait for their events in it.
   /// @throws what `work` throws, and then nothing was captured; UsageError if a pass, weights or a step are open before or after it, or a
   /// pass was abandoned; DeviceError where the device refuses what was captured, for instance an allocation.
   /// @par Communication
@@ -330,8 +330,9 @@ private:
 /// Shards a model over a group: `auto parameters = zero::shard_parameters<zero::Stage3, zero::Precision<zero::bf16>>(layout, comm, streams, memory);`
 ///
 /// @param layout   What there is. Copied.
-/// @param group    The ranks. Kept by reference; one stream at a time uses it.
-/// @param streams  Where the caller computes, and where collectives run. The same stream twice means no overlap. They must outlive the result.
+/// @param group    The ranks. Kept by reference.
+/// @param streams  Where the caller computes, and where gathers and reductions run. The same stream for all means no overlap. They must outlive
+/// the result.
 /// @param memory   Where all device memory comes from. Kept by reference.
 /// @throws MismatchError on every rank if the ranks differ in layout, stage, types or options; LayoutError, MemoryError.
 /// @par Communication

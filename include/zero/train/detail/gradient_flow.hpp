@@ -29,7 +29,7 @@ namespace zero::detail {
 
 /// The gradients of a model at stage S between the first backward and the step.
 ///
-/// Accumulators are written on the compute stream where they are Partial and on the communication stream otherwise, zeroed on the compute
+/// Accumulators are written on the compute stream where they are Partial and on the stream of reductions otherwise, zeroed on the compute
 /// stream where nobody touched them, and read by the step after it has waited for both.
 template <Stage S, PrecisionPolicy P, class Group>
 class GradientFlow {
@@ -126,17 +126,17 @@ public:
     retire();
     for (SegmentId segment : partition_->segments()) {
       if (!partition_->segment(segment).trainable || state(segment).accumulated) continue;
-      // On the compute stream: the update before this one may still be reading there, and communication is behind it or has nothing to do here.
+      // On the compute stream: the update before this one may still be reading there, and reductions are behind it or have nothing to do here.
       auto const all = storage_->gradients(segment);
       Device::fill(streams_->compute(), all.data(), static_cast<std::int64_t>(all.storage().size()), accumulator{});
     }
     if constexpr (Rules::partial) {
-      streams_->communication_after_compute(WaitId::reduce_after_gradients);
+      streams_->reductions_after_compute(WaitId::reduce_after_gradients);
       for (SegmentId segment : partition_->segments()) {
         if (partition_->segment(segment).trainable && !state(segment).reduced) reduce_partial(segment, where);
       }
     }
-    streams_->compute_after_communication(WaitId::norm_after_reduce);
+    streams_->compute_after_reductions(WaitId::norm_after_reduce);
   }
 
   /// The reduced gradient of a segment, after `reduce`.
@@ -172,7 +172,7 @@ public:
   /// Forgets everything since the last step.
   void discard() {
     retire();
-    streams_->compute_after_communication(WaitId::write_after_discard);
+    streams_->compute_after_reductions(WaitId::write_after_discard);
     give_up();
     reset();
   }
@@ -197,7 +197,7 @@ public:
     give_up();
     segments_ = position;
   }
-  /// Nothing is in flight: the compute stream has waited for communication, or does so where the capture begins or ends.
+  /// Nothing is in flight: the compute stream has waited for reductions, or does so where the capture begins or ends.
   /// @param captures  no buffers are to be added for now
   void settle(bool captures) noexcept {
     retire();
@@ -261,7 +261,7 @@ private:
         s.slot = PoolShape::none;
       }
       if (last) {
-        streams_->communication_after_compute(WaitId::reduce_after_gradients);
+        streams_->reductions_after_compute(WaitId::reduce_after_gradients);
         reduce_partial(segment, where);
       }
     }
@@ -270,10 +270,10 @@ private:
   /// Rule 2 where gradients accumulate reduced: written -> wire type -> summed over ranks -> added up.
   void reduce_scratch(SegmentId segment, SourceLocation where) {
     SegmentState& s = state(segment);
-    auto const stream = streams_->communication();
+    auto const stream = streams_->reductions();
     auto const into = storage_->gradients(segment);
     retire();
-    streams_->communication_after_compute(WaitId::reduce_after_gradients);
+    streams_->reductions_after_compute(WaitId::reduce_after_gradients);
     TensorRef<wire, Partial> const sum{on_the_wire(scratch_.data(s.slot), scratch_.elements(s.slot)), into.geometry()};
     auto const part = in_place<typename S::gradients>(sum);
     convert_into(*group_, stream, sum, part, label(segment), wire_factor_, where);
@@ -287,7 +287,7 @@ private:
 
   /// Rule 3 where gradients accumulate as local sums: all-reduce or reduce-scatter, in place.
   void reduce_partial(SegmentId segment, SourceLocation where) {
-    auto const stream = streams_->communication();
+    auto const stream = streams_->reductions();
     auto const all = storage_->gradients(segment);
     TensorRef<wire, Partial> const sum{on_the_wire(all.data(), static_cast<std::int64_t>(all.storage().size())), all.geometry()};
     auto const part = in_place<Reduced>(sum);
@@ -298,14 +298,14 @@ private:
     state(segment).reduced = true;
   }
 
-  /// The values as the wire type, in place where they are that already, else in the staging buffer (on the communication stream).
+  /// The values as the wire type, in place where they are that already, else in the staging buffer (on the stream of reductions).
   template <class T>
   [[nodiscard]] wire* on_the_wire(T* values, std::int64_t elements) {
     if constexpr (std::is_same_v<T, wire>) {
       return values;
     } else {
       wire* const staged = reinterpret_cast<wire*>(staging_.data());
-      Device::for_each(streams_->communication(), elements, CastInto<wire, T>{staged, values});
+      Device::for_each(streams_->reductions(), elements, CastInto<wire, T>{staged, values});
       return staged;
     }
   }

@@ -122,15 +122,15 @@ private:
     }
     Device::run(compute, CarrySum<Sum>{&memory_->sum});
     if (group_->size() == 1) return;
-    streams_->communication_after_compute(WaitId::merge_after_norm);
-    enqueue_at(*group_, streams_->communication(),
+    streams_->reductions_after_compute(WaitId::merge_after_norm);
+    enqueue_at(*group_, streams_->reductions(),
                AllReduce<std::int64_t>{.send = memory_->sum.words,
                                        .receive = memory_->sum.words,
                                        .count = Sum::word_count,
                                        .label = Label{Subject::control},
                                        .factor = 1},
                where);
-    streams_->compute_after_communication(WaitId::decide_after_merge);
+    streams_->compute_after_reductions(WaitId::decide_after_merge);
   }
 
   Partition const* partition_;

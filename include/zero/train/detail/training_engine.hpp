@@ -66,14 +66,7 @@ public:
   /// if an exception destroys the owner, because peers may never join what is queued then.
   void settle(bool unwinding) noexcept {
     if (unwinding) abort_group(*group_, "an exception destroyed the parameters or their optimizer");
-    try {
-      Device::synchronize(streams_.communication());
-    } catch (...) {  // the failure was, or will be, thrown where the stream is used
-    }
-    try {
-      Device::synchronize(streams_.compute());
-    } catch (...) {
-    }
+    streams_.settle();
   }
 
   [[nodiscard]] Partition const& partition() const noexcept { return partition_; }
@@ -282,8 +275,8 @@ public:
     weights_.end_pass();
     weights_.fix_buffers(false);
   }
-  /// What a graph does begins behind the reductions that eager passes have left on the communication stream.
-  void begin_replay() const { streams_.compute_after_communication(WaitId::none); }
+  /// What a graph does begins behind the collectives that eager passes have left under way.
+  void begin_replay() const { streams_.compute_after_all(); }
 
   /// Refuses what is no part of a pass or a step.
   void check_nothing_captured(char const* call, SourceLocation where) const {
