@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
 /// `wrapper_cost_mpi <name> raw|zero|nothing`: the same as main.cpp for MPI. Raw is what has to be called to start a collective and to see that it
-/// is done: one nonblocking call and one MPI_Test; for an all-to-all a copy of the own part, a message each way, and one MPI_Testall.
+/// is done: one nonblocking call and one MPI_Test; for an all-to-all a copy of the own part, a loop over the peers each way, and one MPI_Testall.
 
 #include <cstddef>
 #include <cstring>
@@ -36,11 +36,20 @@ constexpr bench::Case<Objects> cases[] = {
      [](Objects& o) { o.comm.enqueue(o.here, zero::AllGather<float>{.send = o.values, .receive = o.values, .count = o.count}); }},
     {"all-to-all",
      [](Objects& o) {
-       MPI_Request requests[2];
-       std::memcpy(o.values + 8, o.values, static_cast<std::size_t>(o.count) * sizeof(float));
-       MPI_Isend(o.values + 4, o.count, MPI_FLOAT, 1, 0, o.comm.native_handle(), &requests[0]);
-       MPI_Irecv(o.values + 12, o.count, MPI_FLOAT, 1, 0, o.comm.native_handle(), &requests[1]);
-       for (int done = 0; done == 0;) MPI_Testall(2, requests, &done, MPI_STATUSES_IGNORE);
+       MPI_Request requests[64];
+       MPI_Request* next = requests;
+       float* const received = o.values + 8;
+       std::memcpy(received + o.comm.rank() * o.count, o.values + o.comm.rank() * o.count,
+                   static_cast<std::size_t>(o.count) * sizeof(float));
+       for (int k = 1; k < o.comm.size(); ++k) {
+         int const peer = (o.comm.rank() + k) % o.comm.size();
+         MPI_Isend(o.values + peer * o.count, o.count, MPI_FLOAT, peer, 0, o.comm.native_handle(), next++);
+       }
+       for (int k = 1; k < o.comm.size(); ++k) {
+         int const peer = (o.comm.rank() - k + o.comm.size()) % o.comm.size();
+         MPI_Irecv(received + peer * o.count, o.count, MPI_FLOAT, peer, 0, o.comm.native_handle(), next++);
+       }
+       for (int done = 0; done == 0;) MPI_Testall(static_cast<int>(next - requests), requests, &done, MPI_STATUSES_IGNORE);
      },
      [](Objects& o) { o.comm.enqueue(o.here, zero::AllToAll<float>{.send = o.values, .receive = o.values + 8, .count = o.count}); }},
     {"reduce-scatter",

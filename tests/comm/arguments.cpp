@@ -13,6 +13,7 @@ namespace {
 
 using zero::AllGather;
 using zero::AllReduce;
+using zero::AllToAll;
 using zero::Broadcast;
 using zero::ReduceScatter;
 using zero::detail::check_arguments;
@@ -47,6 +48,32 @@ bool placed(int part, int whole, int count, int parts, int number) {
 }
 
 }  // namespace
+
+TEST_CASE("the buffers of an all-to-all share no memory, at every distance of the two") {
+  bool passed = true;
+  for (int ranks = 1; ranks <= 3; ++ranks) {
+    for (int count = 0; count <= 3; ++count) {
+      for (int const stride : {0, count, count + 2}) {
+        for (bool const own_part : {true, false}) {
+          if (ranks == 1 && !own_part) continue;  // Nothing is received.
+          for (int receive = 0; receive < 48; ++receive) {
+            int const send = 20;
+            int const sent = count == 0 ? 0 : (ranks - 1) * (stride == 0 ? count : stride) + count;
+            int const received = (own_part ? ranks : ranks - 1) * count;
+            bool const right = count == 0 || receive + received <= send || send + sent <= receive;
+            AllToAll<std::int32_t> const operation{
+                .send = memory + send, .receive = memory + receive, .count = count, .stride = stride, .own_part = own_part};
+            passed = passed && as_expected(operation, ranks, ranks - 1, right);
+          }
+        }
+      }
+    }
+  }
+  CHECK(passed);
+  CHECK(!plainly_right(AllToAll<std::int32_t>{.send = memory, .receive = memory + 32, .count = 4, .stride = 3}, 2, 0));
+  CHECK(!plainly_right(AllToAll<std::int32_t>{.send = memory, .receive = nullptr, .count = 4}, 2, 0));
+  CHECK(!plainly_right(AllToAll<std::int32_t>{.send = nullptr, .receive = memory, .count = 4}, 2, 0));
+}
 
 TEST_CASE("a part is in its place in the whole or overlaps nowhere, at every distance of the two") {
   bool passed = true;

@@ -105,7 +105,7 @@ template <Element T>
 }
 
 template <Element T>
-void inspect_arguments(AllToAll<T> const& o, int ranks, RankName rank, SourceLocation where) {
+[[gnu::noinline]] void inspect_arguments(AllToAll<T> const& o, int ranks, RankName rank, SourceLocation where) {
   check_count(o, ranks, where, rank);
   if (o.own_part || ranks > 1) check_pointers(o, where, rank);  // One rank receives nothing from others.
   if (o.stride != 0 && o.stride < o.count) {
@@ -165,6 +165,17 @@ template <Element T, class Op>
 template <Element T>
 [[nodiscard, gnu::always_inline]] inline bool plainly_right(Broadcast<T> const& o, int ranks, int) noexcept {
   return plain_count<T>(o.count) && o.buffer != nullptr && static_cast<unsigned>(o.root) < static_cast<unsigned>(ranks);
+}
+template <Element T>
+[[nodiscard, gnu::always_inline]] inline bool plainly_right(AllToAll<T> const& o, int ranks, int) noexcept {
+  if (!plain_count<T>(o.count) || o.send == nullptr || o.receive == nullptr) return false;
+  std::int64_t const stride = o.send_stride();
+  if (!plain_count<T>(stride) || stride < o.count) return false;
+  // Either begins where the other has ended, seen around the address space.
+  auto const apart = reinterpret_cast<std::uintptr_t>(o.receive) - reinterpret_cast<std::uintptr_t>(o.send);
+  auto const sent = static_cast<std::uintptr_t>((ranks - 1) * stride + o.count) * sizeof(T);
+  auto const received = static_cast<std::uintptr_t>((o.own_part ? ranks : ranks - 1) * o.count) * sizeof(T);
+  return apart >= sent && std::uintptr_t{0} - apart >= received;
 }
 [[nodiscard]] constexpr bool plainly_right(Barrier const&, int, int) noexcept { return true; }
 
