@@ -359,8 +359,8 @@ private:
     }
     good_ = good;
     cause_ = cause;
+    usable_on_.store(-1, std::memory_order_release);  // First: who has seen that it failed must not find it usable.
     failed_.store(true, std::memory_order_release);
-    usable_on_.store(-1, std::memory_order_release);
     // Holding the lock: whoever holds the lock of a dependent and waits for this one has marked the dependent as failed already.
     for (Dependent const& d : dependents_) {
       if (d.ticket > good) d.core->fail(cause);

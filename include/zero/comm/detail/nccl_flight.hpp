@@ -56,10 +56,11 @@ public:
   void prepare(SourceLocation where) {
     Entry& entry = make_entry(where);
     entry.following = &entry;
+    while (entries_.size() < first_size) add_entry_behind(entry, where);
+    free_ = &entry;
+    LockGuard const guard(lock_);  // The watchdog may look already, and sees both or neither.
     first_.store(&entry);
     next_.store(&entry);
-    free_ = &entry;
-    while (entries_.size() < first_size) add_entry_behind(entry, where);
   }
 
   /// Adds what was just enqueued. True if nothing was in flight before. CUDA may block in it while its queue is full: nothing that `update`

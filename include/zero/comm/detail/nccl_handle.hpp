@@ -89,7 +89,8 @@ public:
     scratch_ = NcclScratch(scratch_bytes + std::int64_t{16} * size_);
     if (size_ > 1) flight_.prepare(SourceLocation::current());
     taken_.store(true, std::memory_order_release);
-    if (ownership_.owned && size_ > 1) plain_comm_.store(comm, std::memory_order_relaxed);
+    LockGuard const lock(lock_);
+    if (ownership_.owned && size_ > 1) plain_comm_.store(native(), std::memory_order_relaxed);  // Null if it was aborted meanwhile.
   }
 
   /// For who calls NCCL: nobody else does until `unlock`.
@@ -151,12 +152,12 @@ public:
     }
     // What is captured has not begun, and nobody can ask for a point in a graph.
     if (stream.natively_capturing()) return family_->throw_if_failed();
-    look_after(flight_.add(stream, operation, label, where));
+    look_after(stream, flight_.add(stream, operation, label, where));
   }
   /// The same behind `ready_plainly`.
   [[gnu::always_inline]] void track_plainly(CudaStreamRef stream, char const* operation, Label label, SourceLocation where) {
     if (stream.natively_capturing()) return family_->throw_if_failed();
-    look_after(flight_.add_plainly(stream, operation, label, where));
+    look_after(stream, flight_.add_plainly(stream, operation, label, where));
   }
 
   /// @throws UsageError for what waits for NCCL, which does nothing before a group has ended
@@ -327,13 +328,14 @@ private:
     }
   }
 
-  [[gnu::always_inline]] void look_after(bool sleeps) {
+  [[gnu::always_inline]] void look_after(CudaStreamRef stream, bool sleeps) {
     if (sleeps) family_->wake();
-    if (failure_.load()) fail_what_was_missed();
+    if (failure_.load()) fail_what_was_missed(stream);
   }
 
-  /// A failure that came before the operation was in flight has not seen it.
-  [[gnu::noinline]] void fail_what_was_missed() {
+  /// A failure that came before the operation was in flight has not seen it; an abort may have ended it already.
+  [[gnu::noinline]] void fail_what_was_missed(CudaStreamRef stream) {
+    stream.fail(family_->cause());
     flight_.fail_streams(family_->cause());
     family_->throw_if_failed();
   }
