@@ -176,28 +176,32 @@ TEST_CASE("any of the three streams may be another or the calling thread, with o
   SUBCASE("Stage3") { check_streams<Stage3, Fp32>(); }
 }
 
-TEST_CASE("memory is the planned one where only reductions, or only gathers, overlap with computation") {
+TEST_CASE("memory is the planned one, and reserved, where only reductions, or only gathers, overlap with computation") {
   for (Sharing const sharing : sharings) {
     CAPTURE(static_cast<int>(sharing));
-    zero::run_ranks(zero::test::ranks(), [&](ThreadCommunicator& threads) {
-      ThreeStreams const streams(sharing, 0);
-      zero::CountingResource memory{zero::host_memory()};
-      auto parameters = zero::shard_parameters<Stage3, Fp32>(chain(4), threads, streams.get(), memory);
-      parameters.initialize(1, [](zero::ParameterId) { return zero::InitialValue::normal(0, 1); });
-      for (int i = 0; i < 2; ++i) {
-        auto pass = parameters.training_pass();
-        for (Unit unit : parameters.layout().units()) static_cast<void>(pass.gather(unit));
-        for (Unit unit : parameters.layout().units().reversed()) {
-          auto const weights = pass.gather(unit);
-          pass.gradients(unit).hand_over();
+    for (bool const reserved : {false, true})
+      zero::run_ranks(zero::test::ranks(), [&](ThreadCommunicator& threads) {
+        ThreeStreams const streams(sharing, 0);
+        zero::CountingResource memory{zero::host_memory()};
+        auto parameters = zero::shard_parameters<Stage3, Fp32>(chain(4), threads, streams.get(), memory);
+        parameters.initialize(1, [](zero::ParameterId) { return zero::InitialValue::normal(0, 1); });
+        if (reserved) parameters.reserve();
+        std::int64_t const allocations = memory.allocations();
+        for (int i = 0; i < 2; ++i) {
+          auto pass = parameters.training_pass();
+          for (Unit unit : parameters.layout().units()) static_cast<void>(pass.gather(unit));
+          for (Unit unit : parameters.layout().units().reversed()) {
+            auto const weights = pass.gather(unit);
+            pass.gradients(unit).hand_over();
+          }
+          pass.finish();
         }
-        pass.finish();
-      }
-      auto const plan =
-          zero::plan<Stage3, Fp32, zero::AdamW>(parameters.partition(), {.overlapped = streams.get().overlap()}, threads.rank());
-      CHECK(memory.live(Purpose::gathered) == plan.bytes(Purpose::gathered));
-      CHECK(memory.live(Purpose::gradient_scratch) == plan.bytes(Purpose::gradient_scratch));
-    });
+        auto const plan =
+            zero::plan<Stage3, Fp32, zero::AdamW>(parameters.partition(), {.overlapped = streams.get().overlap()}, threads.rank());
+        if (reserved) CHECK(memory.allocations() == allocations);
+        CHECK(memory.live(Purpose::gathered) == plan.bytes(Purpose::gathered));
+        CHECK(memory.live(Purpose::gradient_scratch) == plan.bytes(Purpose::gradient_scratch));
+      });
   }
 }
 

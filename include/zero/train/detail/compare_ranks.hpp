@@ -13,7 +13,7 @@
 #include <zero/core/error.hpp>
 #include <zero/core/plain_array.hpp>
 #include <zero/train/detail/control_layout.hpp>
-#include <zero/train/detail/stream_pair.hpp>
+#include <zero/train/detail/training_streams.hpp>
 
 namespace zero::detail {
 
@@ -26,7 +26,7 @@ struct StartRecord {
 /// Collective. @param memory  `fingerprint_bytes(N)` bytes of device memory.
 /// @throws MismatchError on every rank if any two differ, naming what and the first two ranks that differ.
 template <class Group, class Device>
-void compare_ranks(Group& group, StreamPair<Device> const& streams, std::byte* memory, StartRecord const& own, SourceLocation where) {
+void compare_ranks(Group& group, TrainingStreams<Device> const& streams, std::byte* memory, StartRecord const& own, SourceLocation where) {
   int const ranks = group.size();
   if (ranks == 1) return;
   auto const stream = streams.communication();

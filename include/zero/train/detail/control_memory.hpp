@@ -13,7 +13,7 @@
 #include <zero/layout/partition.hpp>
 #include <zero/train/detail/compare_ranks.hpp>
 #include <zero/train/detail/control_layout.hpp>
-#include <zero/train/detail/stream_pair.hpp>
+#include <zero/train/detail/training_streams.hpp>
 #include <zero/train/precision.hpp>
 #include <zero/train/stage.hpp>
 
@@ -37,7 +37,7 @@ template <Stage S, PrecisionPolicy P>
 /// Collective: throws MismatchError on every rank where the ranks differ.
 template <Stage S, PrecisionPolicy P, class Group>
 [[nodiscard]] Buffer<std::byte> compared_control_memory(Partition const& partition, Group& group,
-                                                        StreamPair<typename Group::Device> const& streams, MemoryResource& memory,
+                                                        TrainingStreams<typename Group::Device> const& streams, MemoryResource& memory,
                                                         std::uint64_t options_hash, SourceLocation where) {
   using accumulator = typename P::accumulator;
   Buffer<std::byte> control(memory, control_bytes<accumulator>(group.size()), Purpose::control);

@@ -21,7 +21,7 @@
 #include <zero/train/detail/gradient_rules.hpp>
 #include <zero/train/detail/parameter_storage.hpp>
 #include <zero/train/detail/residency.hpp>
-#include <zero/train/detail/stream_pair.hpp>
+#include <zero/train/detail/training_streams.hpp>
 #include <zero/train/detail/use_tracker.hpp>
 #include <zero/train/unit_view.hpp>
 
@@ -42,7 +42,7 @@ public:
   /// Where the reduced gradient lies when the step begins.
   using Reduced = typename Rules::Reduced;
 
-  GradientFlow(Partition const& partition, ParameterStorage<S, P>& storage, Group& group, StreamPair<Device> const& streams,
+  GradientFlow(Partition const& partition, ParameterStorage<S, P>& storage, Group& group, TrainingStreams<Device> const& streams,
                MemoryResource& memory, bool poison)
       : partition_(&partition),
         storage_(&storage),
@@ -334,7 +334,7 @@ private:
   Partition const* partition_;
   ParameterStorage<S, P>* storage_;
   Group* group_;
-  StreamPair<Device> const* streams_;
+  TrainingStreams<Device> const* streams_;
   BufferPool<gradient, Device> scratch_;
   Buffer<std::byte> staging_;
   PointerTables<gradient> tables_;

@@ -19,7 +19,7 @@
 #include <zero/train/detail/buffer_pool.hpp>
 #include <zero/train/detail/look_ahead.hpp>
 #include <zero/train/detail/parameter_storage.hpp>
-#include <zero/train/detail/stream_pair.hpp>
+#include <zero/train/detail/training_streams.hpp>
 #include <zero/train/detail/use_tracker.hpp>
 #include <zero/train/unit_view.hpp>
 
@@ -74,7 +74,7 @@ public:
   using Rule = Conversion<typename S::parameters, Replicated>;
 
   /// @param prefetch_bytes  see `ParametersOptions`.
-  Residency(Partition const& partition, ParameterStorage<S, P>& storage, Group& group, StreamPair<Device> const& streams,
+  Residency(Partition const& partition, ParameterStorage<S, P>& storage, Group& group, TrainingStreams<Device> const& streams,
             MemoryResource& memory, bool poison, std::int64_t prefetch_bytes)
       : partition_(&partition),
         storage_(&storage),
@@ -325,7 +325,7 @@ private:
   Partition const* partition_;
   ParameterStorage<S, P>* storage_;
   Group* group_;
-  StreamPair<Device> const* streams_;
+  TrainingStreams<Device> const* streams_;
   BufferPool<parameter, Device> pool_;
   PointerTables<parameter const> tables_;
   ResidencyRule rule_;

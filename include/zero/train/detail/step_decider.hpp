@@ -13,7 +13,7 @@
 #include <zero/layout/partition.hpp>
 #include <zero/tensor/tensor_ref.hpp>
 #include <zero/train/detail/control_layout.hpp>
-#include <zero/train/detail/stream_pair.hpp>
+#include <zero/train/detail/training_streams.hpp>
 #include <zero/train/exact_sum.hpp>
 #include <zero/train/norm.hpp>
 #include <zero/train/step_report.hpp>
@@ -55,7 +55,7 @@ public:
   using Sum = exact_square_sum_t<Accumulator>;
   using Memory = DecisionMemory<Sum>;
 
-  StepDecider(Partition const& partition, Group& group, StreamPair<Device> const& streams, std::byte* memory)
+  StepDecider(Partition const& partition, Group& group, TrainingStreams<Device> const& streams, std::byte* memory)
       : partition_(&partition),
         group_(&group),
         streams_(&streams),
@@ -135,7 +135,7 @@ private:
 
   Partition const* partition_;
   Group* group_;
-  StreamPair<Device> const* streams_;
+  TrainingStreams<Device> const* streams_;
   Memory* memory_;
   Buffer<StepState> reports_;  // where the host reads decisions
   std::int64_t latest_ = 0;    // number of the last decision that was made

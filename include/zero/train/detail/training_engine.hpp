@@ -28,7 +28,7 @@
 #include <zero/train/detail/residency.hpp>
 #include <zero/train/detail/step_decider.hpp>
 #include <zero/train/detail/step_options.hpp>
-#include <zero/train/detail/stream_pair.hpp>
+#include <zero/train/detail/training_streams.hpp>
 #include <zero/train/precision.hpp>
 #include <zero/train/scopes.hpp>
 #include <zero/train/stage.hpp>
@@ -73,7 +73,7 @@ public:
   [[nodiscard]] ParameterLayout const& layout() const noexcept { return partition_.layout(); }
   [[nodiscard]] Group& group() const noexcept { return *group_; }
   [[nodiscard]] MemoryResource& memory() const noexcept { return *memory_; }
-  [[nodiscard]] StreamPair<Device> const& streams() const noexcept { return streams_; }
+  [[nodiscard]] TrainingStreams<Device> const& streams() const noexcept { return streams_; }
   [[nodiscard]] ParameterStorage<S, P>& storage() noexcept { return storage_; }
   [[nodiscard]] Residency<S, P, Group>& weights() noexcept { return weights_; }
   [[nodiscard]] GradientFlow<S, P, Group>& gradients() noexcept { return gradients_; }
@@ -368,7 +368,7 @@ private:
   Partition partition_;
   Group* group_;
   MemoryResource* memory_;
-  StreamPair<Device> streams_;
+  TrainingStreams<Device> streams_;
   Buffer<std::byte> control_;
   ParameterStorage<S, P> storage_;
   Residency<S, P, Group> weights_;

@@ -11,11 +11,11 @@ namespace zero::detail {
 /// The caller's streams. Where two are one and the same, work is in order anyway and neither waits. Gathers and reductions never wait for each
 /// other but through the compute stream: what one of them leaves for the other is always used, or updated, there between.
 template <class Device>
-class StreamPair {
+class TrainingStreams {
 public:
   using Stream = typename Device::Stream;
 
-  explicit StreamPair(Streams<Device> streams) noexcept : streams_(streams) {}
+  explicit TrainingStreams(Streams<Device> streams) noexcept : streams_(streams) {}
 
   [[nodiscard]] Stream compute() const noexcept { return streams_.compute; }
   /// Of gathers.
