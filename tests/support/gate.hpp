@@ -4,7 +4,9 @@
 /// A gate that holds a task back until the test opens it, so that tests of order need no clock.
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <thread>
 
 namespace zero::test {
 
@@ -27,6 +29,14 @@ private:
   std::atomic<std::uint32_t> open_ = 0;
   std::atomic<std::uint32_t> arrived_ = 0;
 };
+
+/// Whether an event comes while a gate is closed. Where it cannot, the test goes on after a while, and fails.
+template <class Event>
+[[nodiscard]] bool comes(Event const& event) {
+  auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!event.ready() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  return event.ready();
+}
 
 /// Opens a gate at the end of the scope: a failed check must not leave a stream's destructor waiting for ever.
 class OpenAtEnd {
