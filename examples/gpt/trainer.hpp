@@ -179,7 +179,7 @@ void train(zero::ParameterLayout const& layout, Group& group, zero::Traffic& tra
   auto parameters = zero::shard_parameters<Stage, Precision>(layout, group, streams, memory);
   zero::ShardedOptimizer<zero::AdamW, Stage> optimizer{parameters, {.weight_decay = options.weight_decay}};
   parameters.initialize(options.seed, [&](zero::ParameterId id) { return initial_value(layout, config, id); });
-  parameters.reserve(schedule_of(options));  // so that nothing is allocated between collectives
+  parameters.reserve(schedule_of(options));  // so that no buffers are allocated between collectives
 
   for (std::int64_t step = 0; step < options.steps; ++step) {
     auto const start = clock::now();

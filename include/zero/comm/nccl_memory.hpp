@@ -27,8 +27,8 @@ namespace zero {
 /// What `NcclMemory` does besides allocating.
 struct NcclMemoryOptions {
   /// Registers each block as a symmetric window of the communicator: NCCL 2.27 or newer. Then allocating is collective: all ranks allocate
-  /// blocks of the same sizes in the same order, as the library does for equal layouts, and give them back so. `ShardedParameters::reserve` has
-  /// them all registered before the first pass, when no rank waits for another one yet.
+  /// blocks of the same sizes in the same order, as the library does for equal layouts where ranks end their scopes at the same places, and give
+  /// them back so. `ShardedParameters::reserve` has those of passes registered before the first one, when no rank waits for another yet.
   bool windows = false;
 };
 

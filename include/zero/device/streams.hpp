@@ -17,10 +17,11 @@ template <Device D>
 struct Streams {
   typename D::Stream compute;        ///< Where the caller's kernels and the optimizer run.
   typename D::Stream communication;  ///< Where gathers run.
-  /// Where reductions run: with the gathers, unless each of them has a communicator, as `SeparateCommunicators` says.
+  /// Where reductions run: with the gathers, unless each of them has a communicator, as `SeparateCommunicators` says. The default is taken when this
+  /// is made.
   typename D::Stream reductions = communication;
 
-  /// True if collectives may run while the caller computes.
+  /// True if collectives may run while the caller computes, be it gathers or reductions.
   [[nodiscard]] bool overlap() const noexcept { return !(compute == communication && compute == reductions); }
 };
 
