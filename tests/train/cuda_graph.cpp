@@ -199,7 +199,8 @@ TEST_CASE("a_pass_that_needs_new_memory_is_not_captured") {
   zero::standin::reset();
   Stage2Loop loop(true);
   prepare(loop, 0);
-  CHECK_THROWS_WITH_AS(static_cast<void>(loop.capture()), doctest::Contains("run such a pass, or reserve(), before the capture"), zero::UsageError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(loop.capture()), doctest::Contains("run such a pass, or reserve(), before the capture"),
+                       zero::UsageError);
   CHECK_THROWS_AS(static_cast<void>(loop.capture()), zero::UsageError);
   check_untouched(loop, 0);
   static_cast<void>(loop.capture());
