@@ -95,15 +95,15 @@ TEST_CASE("a rank that has to wait looks for notices") {
   });
 }
 
-TEST_CASE("a rank looks for notices before an operation that may end although others have not begun it") {
+TEST_CASE("a rank looks for notices before and behind an operation that may end although others have not begun it") {
   if (zero::test::ranks() == 1) return;
   MpiCommunicator world(MPI_COMM_WORLD);
   float value = 1;
-  for (int root = 0; root < world.size(); ++root) CHECK(looks_in(world, Broadcast<float>{.buffer = &value, .count = 1, .root = root}) > 0);
-  CHECK(looks_in(world, AllGather<float>{}) > 0);
-  CHECK(looks_in(world, AllToAll<float>{}) > 0);
-  CHECK(looks_in(world, ReduceScatter<float>{}) > 0);
-  CHECK(looks_in(world, AllReduce<float>{}) > 0);
+  for (int root = 0; root < world.size(); ++root) CHECK(looks_in(world, Broadcast<float>{.buffer = &value, .count = 1, .root = root}) >= 2);
+  CHECK(looks_in(world, AllGather<float>{}) >= 2);
+  CHECK(looks_in(world, AllToAll<float>{}) >= 2);
+  CHECK(looks_in(world, ReduceScatter<float>{}) >= 2);
+  CHECK(looks_in(world, AllReduce<float>{}) >= 2);
 }
 
 TEST_CASE("a rank looks for notices behind each operation of a group that is not all ranks") {

@@ -40,9 +40,10 @@ struct ParametersOptions {
   PartitionOptions partition = {};
   /// Fills gathered weights and gradient scratch with NaN as soon as nobody may read them any more. For tests; on at assertion level 2.
   bool poison_released = ZERO_ASSERTION_LEVEL >= 2;
-  /// Where parameters are Sharded and collectives do not all run on the compute stream: how much may be gathered before it is asked for [bytes]; negative:
-  /// as much as the largest unit. What comes next is taken from the last pass of the same kind; for the first ones, the units in order, and
-  /// in a training pass back again. A pass that gathers something else than expected goes on without, and may have gathered in vain.
+  /// Where parameters are Sharded and collectives do not all run on the compute stream: how much may be gathered before it is asked for
+  /// [bytes]; negative: as much as the largest unit. What comes next is taken from the last pass of the same kind; for the first ones, the
+  /// units in order, and in a training pass back again. A pass that gathers something else than expected goes on without, and may have
+  /// gathered in vain.
   std::int64_t prefetch_bytes = -1;
 };
 
@@ -164,9 +165,9 @@ public:
   }
 
   /// Allocates now what the passes of a loop would allocate when they first need it: the buffers of gathered weights and of gradient scratch, by the
-  /// code that `plan` runs. The passes of such a loop allocate nothing afterwards, if none in another order came before. For memory whose allocation must
-  /// not come between collectives: on CUDA it waits for the device, and as windows of NCCL it is itself collective. What is there already counts;
-  /// a loop that does more than was reserved, and `gather_all`, allocate the rest as they would have.
+  /// code that `plan` runs. The passes of such a loop allocate nothing afterwards, if none in another order came before. For memory whose
+  /// allocation must not come between collectives: on CUDA it waits for the device, and as windows of NCCL it is itself collective. What is
+  /// there already counts; a loop that does more than was reserved, and `gather_all`, allocate the rest as they would have.
   /// @param schedule  What one step does; of several loops, reserve for each. No micro-batches are allowed: passes without gradients only.
   /// `overlapped` and `prefetch_bytes` are those of these parameters, whatever it says, and `step` is not looked at.
   /// @throws UsageError if a pass, weights or a step are open, or a pass was abandoned, and for a negative number of passes; MemoryError. Nothing
